@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/internal/batching"
+	"github.com/millrace-go/millrace/internal/stored"
 	"github.com/millrace-go/millrace/internal/turns"
 )
 
@@ -37,6 +38,7 @@ type batches struct {
 	handler  batchFunc
 	gate     *gate          // nil if messages have no order
 	inserts  map[int]string // the statement that claims so many keys; only the leader uses it
+	holdings int            // batches that have held messages; only the leader uses it
 
 	gathering
 }
@@ -65,6 +67,11 @@ func (b *batches) handle(msg *message.Message) ([]*message.Message, error) {
 		m.held = false
 		m.claim.succeed(nil, false)
 		return nil, nil
+	case endedHeld:
+		m.held = false
+		b.consumer.store.observeGap(m.delivery, m.gap)
+		m.claim.wentAside()
+		return nil, nil
 	case endedByHandler:
 		m.held = false
 		return nil, m.claim.Rollback(err)
@@ -81,6 +88,7 @@ func (b *batches) handle(msg *message.Message) ([]*message.Message, error) {
 type member struct {
 	delivery *delivery
 	version  versioned // with a gate
+	gap      *GapError // before it, in the last transaction that has held it
 	claim    *claim    // in the last transaction that it was in
 	turn     turns.Turn
 	held     bool // it must free its turn
@@ -134,8 +142,14 @@ func (d *delivery) plain() bool {
 		return false
 	}
 	attended := c.store.config.WithoutPlugin || !d.routed() || d.ctx.Value(attended{}) != nil
-	return attended && (d.lease == nil || d.lease.untried()) && d.keyless.text == "" && !d.replayed && c.former == nil && c.config.Before == nil &&
+	return attended && (d.lease == nil || d.lease.untried() || d.released()) && d.keyless.text == "" && !d.replayed && c.former == nil && c.config.Before == nil &&
 		c.config.OnBegin == nil && !c.config.Redelivered(d.msg) && !c.reread.likely() && d.recent()
+}
+
+// released reports whether the queue delivers d for the first time since its predecessor was applied.
+func (d *delivery) released() bool {
+	row := &d.lease.row
+	return d.consumer.batches.gate != nil && row.Aggregate != nil && row.Attempts == 0 && row.Status != stored.Settling && !d.lease.suspect
 }
 
 // recent reports whether the claim of d cannot have been deleted, so that nobody has to read the purge line.

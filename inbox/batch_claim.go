@@ -89,7 +89,21 @@ func (b *batches) claimOnce(part []*member) (r *batchRun, rest []*member, err er
 		return nil, nil, fmt.Errorf("begin: %w", err)
 	}
 	token := rand.Int64N(1<<62) + 1 //nolint:gosec // tells attempts apart, keeps no secret
-	all, err := b.insert(span, tx.Tx, reg.ID, token, part)
+	var fresh, released []*member
+	for _, m := range part {
+		if l := m.delivery.lease; l != nil && l.claimed() {
+			released = append(released, m)
+		} else {
+			fresh = append(fresh, m)
+		}
+	}
+	if open, err := b.retake(span, tx.Tx, reg.ID, token, released); err != nil {
+		return nil, nil, err
+	} else if !open {
+		sayAlone(released)
+		return nil, fresh, nil
+	}
+	all, err := b.insert(span, tx.Tx, reg.ID, token, fresh)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -113,7 +127,8 @@ func (b *batches) claimOnce(part []*member) (r *batchRun, rest []*member, err er
 	root.Ended = tx.Ended
 	r = &batchRun{batches: b, members: won, leave: leave}
 	r.whole = &claim{
-		delivery: won[0].delivery, visit: &visit{}, id32: reg.ID, batch: r, tx: tx, span: span, ambient: root, began: began,
+		delivery: won[0].delivery, visit: &visit{}, id32: reg.ID, known: reg.Generation,
+		batch: r, tx: tx, span: span, ambient: root, began: began,
 	}
 	r.ctx = handlerContext{Context: ambient.With(withValues(span.handler, won[0].delivery.ctx), root), span: span}
 	for _, m := range won {
@@ -135,6 +150,9 @@ func (b *batches) claimOnce(part []*member) (r *batchRun, rest []*member, err er
 func (b *batches) insert(
 	span *span, tx *sqlx.Tx, consumer int32, token int64, part []*member,
 ) (all bool, err error) {
+	if len(part) == 0 {
+		return true, nil
+	}
 	sorted := slices.Clone(part)
 	slices.SortFunc(sorted, func(x, y *member) int { return bytes.Compare(x.delivery.id, y.delivery.id) })
 	args := make([]any, 0, 4*len(sorted))
@@ -151,6 +169,32 @@ func (b *batches) insert(
 		return false, fmt.Errorf("claim %d messages: %w", len(part), err)
 	}
 	return n == int64(len(part)), nil
+}
+
+// retake claims the keys of messages that were held, and reports whether all their claims were open.
+func (b *batches) retake(span *span, tx *sqlx.Tx, consumer int32, token int64, part []*member) (open bool, err error) {
+	if len(part) == 0 {
+		return true, nil
+	}
+	d := b.consumer.store.dialect
+	query, args, err := d.In(d.RetakeClaims, token, consumer, idsOf(part))
+	if err != nil {
+		return false, err
+	}
+	n, err := b.patiently(span, tx, d.Impatient(query), args)
+	if err != nil {
+		return false, fmt.Errorf("claim %d stored messages: %w", len(part), err)
+	}
+	return n == int64(len(part)), nil
+}
+
+// idsOf returns the keys of members.
+func idsOf(members []*member) [][]byte {
+	ids := make([][]byte, 0, len(members))
+	for _, m := range members {
+		ids = append(ids, m.delivery.id)
+	}
+	return ids
 }
 
 // patiently runs a statement that may have to wait for other processes, and returns how many rows it changed.
@@ -173,11 +217,7 @@ func (b *batches) patiently(span *span, tx *sqlx.Tx, statement string, args []an
 // the transaction back first, and returns the members whose keys nobody has.
 func (b *batches) won(span *span, tx *owned.Tx, consumer int32, token int64, part []*member) ([]*member, error) {
 	s := b.consumer.store
-	ids := make([][]byte, 0, len(part))
-	for _, m := range part {
-		ids = append(ids, m.delivery.id)
-	}
-	query, args, err := s.dialect.In(s.dialect.SelectClaims, consumer, ids)
+	query, args, err := s.dialect.In(s.dialect.SelectClaims, consumer, idsOf(part))
 	if err != nil {
 		return nil, err
 	}

@@ -14,11 +14,21 @@ import (
 	"github.com/millrace-go/millrace/internal/turns"
 )
 
-// run is the messages of a batch that bring one aggregate from version to version, in order.
+// run is the messages of a batch that belong to one aggregate, in the order of their versions.
 type run struct {
 	id      []byte
-	members []*member
 	turn    turns.Turn
+	row     stored.Aggregate
+	members []*member // that bring the aggregate from its version to the last of theirs
+	early   []*member // behind a gap
+}
+
+// last returns the version to which the run brings the aggregate.
+func (one *run) last() int64 {
+	if n := len(one.members); n > 0 {
+		return one.members[n-1].version.Number
+	}
+	return one.row.Version
 }
 
 // place reads the version of m. It reports false if the gate must decide about the message by itself: if it names
@@ -45,51 +55,59 @@ func (b *batches) alone(msg *message.Message) ([]*message.Message, error) {
 	return b.handler(msg.Context(), []*message.Message{msg})
 }
 
-// lineUp takes the turns of the aggregates and returns the members of part that may follow one another, those of
-// one aggregate in the order of their versions. It tells the others, as far as this process knows, to end alone.
+// holds reports whether messages with a gap are held at once: if one waited in memory, it could keep others from
+// forming a batch.
+func (b *batches) holds() bool {
+	return b != nil && b.gate != nil && b.gate.config.OnGap == GapHold && b.consumer.store.queueOf(b.consumer.name()) != nil
+}
+
+// lineUp takes the turns of the aggregates and returns the members of part that the batch can handle or hold. It
+// tells the others, as far as this process knows, to end alone.
 func (b *batches) lineUp(part []*member) (ready []*member, runs []*run) {
 	if b.gate == nil {
 		return part, nil
 	}
 	c := b.consumer
-	s := c.store
-	found := make(map[string][]*member, len(part))
+	s, holds := c.store, b.holds()
+	found := make(map[string]*run, len(part))
 	for _, m := range part {
-		found[string(m.version.id)] = append(found[string(m.version.id)], m)
+		one := found[string(m.version.id)]
+		if one == nil {
+			one = &run{id: m.version.id}
+			found[string(m.version.id)] = one
+		}
+		one.members = append(one.members, m)
 	}
-	for id, members := range found {
-		slices.SortStableFunc(members, func(x, y *member) int { return cmp.Compare(x.version.Number, y.version.Number) })
+	for id, one := range found {
 		turn, free := s.aggregates.Try(c.prefix + id)
-		next := members[0].version.Number
+		slices.SortStableFunc(one.members, byVersion)
+		next := one.members[0].version.Number
 		if current, known := s.versions.Get(c.prefix + id); known {
 			next = current + 1
 		}
-		r := &run{id: []byte(id), turn: turn}
-		for _, m := range members {
-			if !free || m.version.Number != next {
+		for _, m := range one.members {
+			switch {
+			case free && m.version.Number == next:
+				next++
+			case !free || m.version.Number < next || !holds || m.delivery.lease != nil:
 				m.say(endedAlone, nil)
-				continue
 			}
-			r.members = append(r.members, m)
-			next++
 		}
-		found[id] = r.members
+		one.members = slices.DeleteFunc(one.members, func(m *member) bool { return m.answered })
 		switch {
-		case len(r.members) > 0:
-			runs = append(runs, r)
+		case len(one.members) > 0:
+			one.turn = turn
+			runs = append(runs, one)
 		case free:
 			turn.Fail()
 		}
 	}
-	for _, m := range part { // the first place of an aggregate goes to its first version
-		if next := found[string(m.version.id)]; len(next) > 0 && !m.answered {
-			ready = append(ready, next[0])
-			found[string(m.version.id)] = next[1:]
-		}
-	}
+	ready = slices.DeleteFunc(slices.Clone(part), func(m *member) bool { return m.answered })
 	slices.SortFunc(runs, func(x, y *run) int { return bytes.Compare(x.id, y.id) })
 	return ready, runs
 }
+
+func byVersion(x, y *member) int { return cmp.Compare(x.version.Number, y.version.Number) }
 
 // leaveLines frees the turns of the aggregates.
 func leaveLines(runs []*run) {
@@ -98,8 +116,8 @@ func leaveLines(runs []*run) {
 	}
 }
 
-// pass locks the aggregates of the runs and advances them. It returns the members that the gate must decide about
-// by themselves; if there are any, the transaction must be rolled back.
+// pass locks the aggregates of the runs and advances them, and holds the messages behind a gap. It returns the
+// members that the gate must decide about by themselves; if there are any, the transaction must be rolled back.
 func (r *batchRun) pass(runs []*run) (aside []*member, err error) {
 	if r.gate == nil {
 		return nil, nil
@@ -110,84 +128,138 @@ func (r *batchRun) pass(runs []*run) (aside []*member, err error) {
 	}
 	for _, one := range runs {
 		one.members = slices.DeleteFunc(one.members, func(m *member) bool { return !won[m] })
+		one.early = nil
 	}
 	runs = slices.DeleteFunc(slices.Clone(runs), func(one *run) bool { return len(one.members) == 0 })
-	rows, err := r.lockAggregates(runs)
-	if err != nil {
+	if err := r.lockAggregates(runs); err != nil {
 		return nil, err
 	}
-	var args []any
+	holds := r.holds()
 	for _, one := range runs {
-		row := rows[string(one.id)]
-		next := row.Version + 1
-		for _, m := range one.members {
-			if m.version.Number != next || next < row.First {
-				aside = append(aside, m)
-				continue
-			}
-			m.claim.advances = []advance{{versioned: m.version, heldTo: math.MinInt64, from: row.Version}}
-			next++
-		}
+		aside = append(aside, one.compare(holds)...)
 		if r.members[0].claim.known == r.consumer.store.db.Generation() {
-			r.consumer.store.versions.Raise(r.consumer.prefix+string(one.id), row.Version)
+			r.consumer.store.versions.Raise(r.consumer.prefix+string(one.id), one.row.Version)
 		}
-		last := one.members[len(one.members)-1]
-		if len(last.claim.advances) > 0 { // it releases what waits for the others too
-			last.claim.advances[0].heldTo = row.HeldTo
-		}
-		args = append(args, r.whole.id32, one.id, last.version.Number, row.First, r.whole.token, last.delivery.id, last.delivery.hash)
 	}
 	if len(aside) > 0 || len(runs) == 0 {
 		return aside, nil
 	}
-	statement := dialect.Rows(r.consumer.store.dialect.Gate.AdvanceAggregates, len(runs))
-	if _, err := r.whole.tx.ExecContext(r.whole.span.tx, statement, args...); err != nil {
-		return nil, fmt.Errorf("advance %d aggregates: %w", len(runs), err)
+	if aside, err = r.hold(runs); len(aside) > 0 || err != nil {
+		return aside, err
+	}
+	if err := r.advanceAggregates(runs); err != nil {
+		return nil, err
 	}
 	for range r.members {
 		r.consumer.gaps.arrive()
 	}
+	r.arrange(runs)
 	return nil, nil
 }
 
-// lockAggregates locks the rows of the aggregates, in the order in which every transaction locks them, and inserts
-// those that are missing.
-func (r *batchRun) lockAggregates(runs []*run) (map[string]stored.Aggregate, error) {
+// compare leaves those members in the run that follow the version of the aggregate. It returns those that the gate
+// must decide about by themselves.
+func (one *run) compare(holds bool) (aside []*member) {
+	next, all := one.row.Version+1, one.members
+	one.members = nil
+	for _, m := range all {
+		switch {
+		case m.version.Number == next && next >= one.row.First:
+			one.members = append(one.members, m)
+			next++
+		case m.version.Number > next && holds && m.delivery.lease == nil:
+			one.early = append(one.early, m)
+		default:
+			aside = append(aside, m)
+		}
+	}
+	return aside
+}
+
+// arrange leaves the members of the runs for the handler, where the first of each aggregate has arrived.
+func (r *batchRun) arrange(runs []*run) {
+	of := make(map[string]*run, len(runs))
+	for _, one := range runs {
+		of[string(one.id)] = one
+		r.early = append(r.early, one.early...)
+	}
+	arrived := r.members
+	r.members = nil
+	for _, m := range arrived {
+		if one := of[string(m.version.id)]; one != nil {
+			r.members = append(r.members, one.members...)
+			delete(of, string(m.version.id))
+		}
+	}
+	if len(r.members) > 0 { // the transaction is known by a claim that stays completed
+		r.whole.delivery = r.members[0].delivery
+	}
+}
+
+// lockAggregates locks and reads the rows of the aggregates, in the order in which every transaction locks them, and
+// inserts those that are missing.
+func (r *batchRun) lockAggregates(runs []*run) error {
 	whole, d := r.whole, r.consumer.store.dialect
-	rows := make(map[string]stored.Aggregate, len(runs))
 	if len(runs) == 0 {
-		return rows, nil
+		return nil
 	}
 	var args []any
-	ids := make([][]byte, 0, len(runs))
+	ids, rows := make([][]byte, 0, len(runs)), make(map[string]*stored.Aggregate, len(runs))
 	for _, one := range runs {
 		m := one.members[0]
 		first := r.gate.first(m.delivery.msg, m.version.Number)
 		args = append(args, whole.id32, one.id, first-1, first, 0, []byte{}, 0)
-		ids = append(ids, one.id)
+		ids, rows[string(one.id)] = append(ids, one.id), &one.row
 	}
 	statement := d.Impatient(dialect.Rows(d.Gate.LockAggregates, len(runs)))
 	if _, err := r.patiently(whole.span, whole.tx.Tx, statement, args); err != nil {
-		return nil, fmt.Errorf("lock %d aggregates: %w", len(runs), err)
+		return fmt.Errorf("lock %d aggregates: %w", len(runs), err)
 	}
 	query, args, err := d.In(d.Gate.SelectAggregates, whole.id32, ids)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	found, err := whole.tx.QueryContext(whole.span.tx, query, args...)
 	if err != nil {
-		return nil, fmt.Errorf("read the versions: %w", err)
+		return fmt.Errorf("read the versions: %w", err)
 	}
 	defer found.Close() //nolint:errcheck // found.Err tells
 	for found.Next() {
 		var id []byte
 		var row stored.Aggregate
-		if err := found.Scan(&id, &row.Version, &row.First, &row.HeldTo); err != nil {
-			return nil, fmt.Errorf("read the versions: %w", err)
+		if err := found.Scan(&row.Version, &row.First, &row.HeldTo, &row.Token, &row.MessageID, &row.Hash, &id); err != nil {
+			return fmt.Errorf("read the versions: %w", err)
 		}
-		rows[string(id)] = row
+		*rows[string(id)] = row
 	}
-	return rows, found.Err()
+	return found.Err()
+}
+
+// advanceAggregates brings the aggregates to the last versions of their runs, and records what they hold.
+func (r *batchRun) advanceAggregates(runs []*run) error {
+	var args []any
+	for _, one := range runs {
+		for _, m := range one.members {
+			m.claim.advances = []advance{{versioned: m.version, heldTo: math.MinInt64, from: one.row.Version}}
+		}
+		to, held := one.row, int64(0)
+		if n := len(one.members); n > 0 {
+			last := one.members[n-1]
+			if one.row.HeldTo > one.row.Version {
+				last.claim.advances[0].heldTo = math.MaxInt64 // it releases what waits for the others too
+			}
+			to.Version, to.Token, to.MessageID, to.Hash = last.version.Number, r.whole.token, last.delivery.id, last.delivery.hash
+		}
+		if n := len(one.early); n > 0 {
+			held = one.early[n-1].version.Number
+		}
+		args = append(args, r.whole.id32, one.id, to.Version, to.First, to.Token, append([]byte{}, to.MessageID...), to.Hash, held)
+	}
+	statement := dialect.Rows(r.consumer.store.dialect.Gate.AdvanceAggregates, len(runs))
+	if _, err := r.whole.tx.ExecContext(r.whole.span.tx, statement, args...); err != nil {
+		return fmt.Errorf("advance %d aggregates: %w", len(runs), err)
+	}
+	return nil
 }
 
 // rememberVersions notes the new versions while the run has the turns of the aggregates.

@@ -72,7 +72,10 @@ func (b *batches) attempt(part []*member) (next [][]*member) {
 		over = true
 		return r.retreat(aside, err)
 	}
-	produced, err := r.call()
+	var produced []*message.Message
+	if len(r.members) > 0 {
+		produced, err = r.call()
+	}
 	if err == nil {
 		err = r.commit(produced)
 	}
@@ -83,9 +86,12 @@ func (b *batches) attempt(part []*member) (next [][]*member) {
 	r.end()
 	r.rememberVersions()
 	r.whole.ambient.Committed()
-	b.observe(r.members, ReasonCommitted)
+	b.observe(r.all(), ReasonCommitted)
 	for _, m := range r.members {
 		m.say(endedCommitted, nil)
+	}
+	for _, m := range r.early {
+		m.say(endedHeld, nil)
 	}
 	return nil
 }
@@ -109,11 +115,15 @@ func sayAlone(members []*member) {
 // batchRun is one transaction for several messages.
 type batchRun struct {
 	*batches
-	members []*member       // whose keys it has claimed, in order of arrival
+	members []*member       // whose keys it has claimed, in the order in which the handler gets them
+	early   []*member       // whose keys it has claimed, but which it holds
 	whole   *claim          // stands for all their claims
 	ctx     context.Context //nolint:containedctx // given to the handler
 	leave   func()          // gives the slot back
 }
+
+// all returns the messages whose keys r has claimed.
+func (r *batchRun) all() []*member { return slices.Concat(r.members, r.early) }
 
 // retreat ends a run whose aggregates are not where its messages need them. It returns all members but aside, which
 // end alone; after an error all do.
@@ -121,18 +131,21 @@ func (r *batchRun) retreat(aside []*member, err error) (next [][]*member) {
 	s := r.consumer.store
 	r.end() // before any of them claims its key again
 	if err != nil {
-		aside = r.members
+		aside = r.all()
 		if dialect.Classify(s.db.Noticed(err)) == dialect.Contention {
 			s.observeContention(r.whole.delivery, err)
+		} else {
+			s.log.Info("inbox: the versions of a batch cannot be compared; its messages are handled one by one",
+				watermill.LogFields{"consumer": r.consumer.config.Name, "count": len(aside), "err": err.Error()})
 		}
 	}
 	sayAlone(aside)
-	return [][]*member{slices.DeleteFunc(slices.Clone(r.members), func(m *member) bool { return m.answered })}
+	return [][]*member{slices.DeleteFunc(r.all(), func(m *member) bool { return m.answered })}
 }
 
 // restore gives each message its content back, in a copy: the handler may have kept, and change, the one it had.
 func (r *batchRun) restore() {
-	for _, m := range r.members {
+	for _, m := range r.all() {
 		m.delivery.as.Seen.Give(m.delivery.msg)
 	}
 }
@@ -227,30 +240,33 @@ func (r *batchRun) fail(cause error) (next [][]*member) {
 		mine, err = r.committed()
 	}
 	r.end()
-	log := s.log.With(watermill.LogFields{"consumer": r.consumer.config.Name, "count": len(r.members)})
+	log := s.log.With(watermill.LogFields{"consumer": r.consumer.config.Name, "count": len(r.all())})
 	about := watermill.LogFields{"err": whole.reportRefusedWrites(whole.lateness(cause)).Error()}
 	switch {
 	case whole.inDoubt || err != nil:
 		log.Info("inbox: a batch failed, and may have been committed; its messages are looked up one by one", about)
-		r.observe(r.members, ReasonAlone)
-		sayAlone(r.members)
+		r.observe(r.all(), ReasonAlone)
+		sayAlone(r.all())
 		return nil
 	case mine:
-		r.observe(r.members, ReasonCommitted)
+		r.observe(r.all(), ReasonCommitted)
 		for _, m := range r.members {
 			m.say(endedByHandler, cause)
+		}
+		for _, m := range r.early {
+			m.say(endedHeld, nil)
 		}
 		return nil
 	}
 	bad, rest := r.named(cause)
 	if len(bad) > 0 {
 		log.Info("inbox: messages of a batch failed; the others are tried again without them", about)
-		r.observe(r.members, ReasonNamed)
+		r.observe(r.all(), ReasonNamed)
 		sayAlone(bad)
 		return [][]*member{rest}
 	}
 	log.Info("inbox: a batch failed; its halves are tried", about)
-	r.observe(r.members, ReasonHalved)
+	r.observe(r.all(), ReasonHalved)
 	half := len(rest) / 2
 	return [][]*member{rest[half:], rest[:half]}
 }
@@ -265,7 +281,7 @@ func (r *batchRun) committed() (bool, error) {
 // named returns the members that cause names, and the others.
 func (r *batchRun) named(cause error) (bad, rest []*member) {
 	all := batching.Named(cause)
-	for _, m := range r.members {
+	for _, m := range r.all() {
 		if slices.Contains(all, m.delivery.msg) {
 			bad = append(bad, m)
 		} else {

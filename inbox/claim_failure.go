@@ -88,12 +88,8 @@ func (cl *claim) takeBack(cause error) (reopened bool, err error) {
 // reopen turns the completed claim into that of a failed message, so that its successors wait again.
 func (cl *claim) reopen(ctx context.Context, tx *sqlx.Tx, cause error) error {
 	s := cl.consumer.store
-	n, err := database.Affected(tx.ExecContext(ctx, s.dialect.ReopenClaim, cl.id32, cl.id, cl.token))
-	if err != nil {
+	if err := s.reopen(ctx, tx, cl.id32, cl.token, cl.id); err != nil {
 		return err
-	}
-	if n != 1 {
-		return ErrLost
 	}
 	if cl.formerID != nil { // else processes of the last release would take it for handled
 		if _, err := tx.ExecContext(ctx, s.dialect.DropFormer, cl.former32, cl.formerID, cl.token); err != nil {

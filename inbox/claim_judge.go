@@ -9,6 +9,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/msgcode"
 	"github.com/millrace-go/millrace/internal/stored"
@@ -27,6 +28,20 @@ type openMessage struct {
 
 // insertMessage stores the message of cl whole. The claim of its key must be open in tx.
 func (s *Store) insertMessage(ctx context.Context, tx *sqlx.Tx, cl *claim, open openMessage) error {
+	args, payload, err := s.rowOf(ctx, tx, cl, open)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, s.dialect.InsertMessage, args...); err != nil {
+		return fmt.Errorf("store the message, whose payload has %d bytes: %w", len(cl.as.Came.Payload), err)
+	}
+	return s.checkIn(ctx, tx, payload)
+}
+
+// rowOf returns the arguments of InsertMessage, and the payload among them.
+func (s *Store) rowOf(
+	ctx context.Context, tx *sqlx.Tx, cl *claim, open openMessage,
+) (args []any, payload storedPayload, err error) {
 	d := cl.delivery
 	kind, version := d.consumer.config.Describe(d.msg)
 	var aggregate []byte
@@ -34,20 +49,17 @@ func (s *Store) insertMessage(ctx context.Context, tx *sqlx.Tx, cl *claim, open 
 	if open.waitsFor != nil {
 		aggregate, number = open.waitsFor.id, sql.NullInt64{Int64: open.waitsFor.Number, Valid: true}
 	}
-	payload, err := s.sealPayloadIn(ctx, tx, d.consumer.config.Name, d.topic, d.as.Came.Copy())
+	payload, err = s.sealPayloadIn(ctx, tx, d.consumer.config.Name, d.topic, d.as.Came.Copy())
 	if err != nil {
-		return err
+		return nil, payload, err
 	}
 	partition, offset := s.position(d.msg)
-	_, err = tx.ExecContext(ctx, s.dialect.InsertMessage,
+	return []any{
 		cl.id32, d.id, open.status, open.attempts, []byte(d.topic), partition, offset, nil,
 		noteText(kind), noteText(version), []byte(d.as.Came.UUID), msgcode.AppendMetadata(nil, d.as.Came.Metadata),
 		payload.inRow, d.hash, open.lastError.text, stored.Group(open.lastError.text), open.lastError.code, noteText(open.reason), open.code,
-		d.collidedWith, aggregate, number, payload.form, payload.ref, open.delay)
-	if err != nil {
-		return fmt.Errorf("store the message, whose payload has %d bytes: %w", len(d.as.Came.Payload), err)
-	}
-	return s.checkIn(ctx, tx, payload)
+		d.collidedWith, aggregate, number, payload.form, payload.ref, open.delay,
+	}, payload, nil
 }
 
 var (
@@ -85,10 +97,31 @@ func (cl *claim) judge(ctx context.Context, tx *sqlx.Tx, what move) (objection w
 		return why{}, err
 	}
 	s := cl.consumer.store
-	if _, err := tx.ExecContext(ctx, s.dialect.ReopenClaim, cl.id32, cl.delivery.id, cl.token); err != nil {
-		return why{}, fmt.Errorf("open the claim: %w", err)
+	if err := s.reopen(ctx, tx, cl.id32, cl.token, cl.delivery.id); err != nil {
+		return why{}, err
 	}
 	return objection, cl.park(ctx, tx, objection.text)
+}
+
+// reopen opens the claims that an attempt has made. Their messages are not handled by it.
+func (s *Store) reopen(ctx context.Context, tx *sqlx.Tx, consumer int32, token int64, ids ...[]byte) error {
+	if err := s.changeAll(ctx, tx, len(ids), s.dialect.ReopenClaim, consumer, ids, token); err != nil {
+		return fmt.Errorf("open the claim: %w", err)
+	}
+	return nil
+}
+
+// changeAll runs a statement that must change so many rows. If it does not, changeAll returns ErrLost.
+func (s *Store) changeAll(ctx context.Context, tx *sqlx.Tx, rows int, statement string, args ...any) error {
+	query, args, err := s.dialect.In(statement, args...)
+	if err != nil {
+		return err
+	}
+	changed, err := database.Affected(tx.ExecContext(ctx, query, args...))
+	if err == nil && changed != int64(rows) {
+		err = ErrLost
+	}
+	return err
 }
 
 // purgeLine returns the time up to which the janitor may have deleted claims, in this epoch or, with a

@@ -27,6 +27,12 @@ func (cl *claim) turnAway(produced []*message.Message) error {
 		cl.unserved = dialect.Classify(err).Down()
 		return cl.Rollback(err)
 	}
+	cl.wentAside()
+	return nil
+}
+
+// wentAside frees all that the delivery holds, after the commit, and reports the verdict.
+func (cl *claim) wentAside() {
 	cl.end()
 	if cl.verdict == stale {
 		cl.turn.Settle(cl.hash)
@@ -48,7 +54,6 @@ func (cl *claim) turnAway(produced []*message.Message) error {
 		cl.consumer.store.observeParked(cl.ctx, cl.eventOf(cl.because))
 		cl.observeReplayed(replayParked, 0)
 	}
-	return nil
 }
 
 var errProducedUnseen = errors.New("the version gate did not let the message through, but a middleware between " +

@@ -25,7 +25,7 @@ const (
 // process may have applied the predecessor. The gate decides, in the transaction.
 func (cl *claim) foresee() (v versioned, early bool) {
 	c, g := cl.consumer, cl.consumer.gate.Load()
-	if g == nil || cl.lease != nil || cl.keyless.text != "" || oneInFlight(cl.ctx) {
+	if g == nil || cl.lease != nil || cl.keyless.text != "" || oneInFlight(cl.ctx) || c.batches.holds() {
 		return versioned{}, false
 	}
 	versions := g.versionsOf(cl.msg)
@@ -91,7 +91,7 @@ func sameVersions(a, b []versioned) bool {
 
 // mayWait reports whether a message with a gap may wait in memory, and has not yet.
 func (cl *claim) mayWait(v versioned) bool {
-	return cl.lease == nil && !cl.visit.waited && !oneInFlight(cl.ctx) && cl.known == cl.consumer.store.db.Generation() &&
+	return cl.lease == nil && !cl.visit.waited && !oneInFlight(cl.ctx) && !cl.consumer.batches.holds() && cl.known == cl.consumer.store.db.Generation() &&
 		len(cl.visit.foreseen) == 1 && cl.visit.foreseen[0].Version == v.Version && cl.consumer.gate.Load() != nil && cl.consumer.early.open()
 }
 

@@ -23,15 +23,16 @@ import (
 // already, or to send it back if no queue would deliver it.
 func (cl *claim) hold(g *gate, v versioned, row stored.Aggregate) error {
 	s := cl.consumer.store
-	if s.bellOf(cl.consumer.name()) == nil {
+	if s.queueOf(cl.consumer.name()) == nil {
 		delay, _ := cl.consumer.gaps.fail(cl.memoryKey, stored.Never)
 		cl.sendBack(delay, ErrNoQueue)
 		return nil
 	}
-	var waiting int
-	if err := cl.tx.GetContext(cl.span.tx, &waiting, s.dialect.Gate.CountHeld, cl.id32, v.id, g.config.MaxHeld); err != nil {
-		return fmt.Errorf("count the held messages of aggregate %q: %w", v.Aggregate, err)
+	counts, err := s.countHeld(cl.span.tx, cl.tx, cl.id32, g.config.MaxHeld, v.id)
+	if err != nil {
+		return err
 	}
+	waiting := counts[string(v.id)]
 	reason := fmt.Sprintf("waits for version %d of aggregate %q", row.Version+1, v.Aggregate)
 	if waiting >= g.config.MaxHeld {
 		cl.refuse(v, ReasonTooManyHeld, fmt.Sprintf("%s, for which %d messages wait already, as many as MaxHeld allows", reason, waiting))
@@ -39,6 +40,29 @@ func (cl *claim) hold(g *gate, v versioned, row stored.Aggregate) error {
 	}
 	cl.verdict, cl.waitsFor, cl.because, cl.heldFor = toHold, v, why{ReasonGap, reason}, g.config.HeldFor
 	return nil
+}
+
+// countHeld returns how many messages each aggregate holds, up to a limit.
+func (s *Store) countHeld(
+	ctx context.Context, db sqlx.QueryerContext, consumer int32, most int, aggregates ...[]byte,
+) (map[string]int, error) {
+	var args []any
+	for _, id := range aggregates {
+		args = append(args, consumer, id, most)
+	}
+	var rows []struct {
+		Aggregate []byte `db:"aggregate"`
+		Held      int    `db:"held"`
+	}
+	err := sqlx.SelectContext(ctx, db, &rows, dialect.UnionAll(s.dialect.Gate.CountHeld, len(aggregates)), args...)
+	if err != nil {
+		return nil, fmt.Errorf("count the held messages: %w", err)
+	}
+	counts := make(map[string]int, len(rows))
+	for _, row := range rows {
+		counts[string(row.Aggregate)] = row.Held
+	}
+	return counts, nil
 }
 
 // setAside stores a message that the gate did not let through, or completes a stale one that is
@@ -81,12 +105,8 @@ func (cl *claim) store() error {
 			return fmt.Errorf("record that a message is held: %w", err)
 		}
 	}
-	n, err := database.Affected(cl.tx.ExecContext(ctx, s.dialect.ReopenClaim, cl.id32, cl.id, cl.token))
-	if err == nil && n != 1 {
-		err = ErrLost
-	}
-	if err != nil {
-		return fmt.Errorf("open the claim: %w", err)
+	if err := s.reopen(ctx, cl.tx.Tx, cl.id32, cl.token, cl.id); err != nil {
+		return err
 	}
 	if !cl.openRow {
 		return cl.storeAside(ctx, cl.tx.Tx, open)
@@ -95,7 +115,7 @@ func (cl *claim) store() error {
 	if cl.lease != nil {
 		status, lease = stored.InProgress, cl.lease.token
 	}
-	n, err = database.Affected(cl.tx.ExecContext(ctx, s.dialect.Gate.HoldMessage, open.status, noteText(open.reason),
+	n, err := database.Affected(cl.tx.ExecContext(ctx, s.dialect.Gate.HoldMessage, open.status, noteText(open.reason),
 		cl.waitsFor.id, cl.waitsFor.Number, cl.because.early(), open.delay, cl.id32, cl.id, status, lease))
 	if err == nil && n != 1 {
 		err = ErrLost

@@ -130,30 +130,33 @@ func (s *Store) Queue(config QueueConfig) (*Queue, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	name := stored.Name{Name: config.Consumer, Epoch: config.Epoch}
-	if s.bells[name] == nil {
-		s.bells[name] = &bell.Bell{}
+	ring := &bell.Bell{}
+	if other := s.queues[name]; other != nil {
+		ring = other.bell
 	}
 	consumer := ConsumerConfig{Name: config.Consumer, Key: config.Key, Options: Options{Epoch: config.Epoch}}
 	consumer.setDefaults()
 	self := consumer.self()
 	self.Unsettled = true // only the middleware knows the consumer's settings
-	return &Queue{
-		store: s, config: config, name: name, bell: s.bells[name], row: s.rows.Registered(self),
+	q := &Queue{
+		store: s, config: config, name: name, bell: ring, row: s.rows.Registered(self),
 		unopenable: recent.NewSet(mostUnopenable, 4*max(config.MaxBackoff, time.Hour)),
-	}, nil
+	}
+	s.queues[name] = q
+	return q, nil
 }
 
-// bellOf returns the bell of this process's queues of a consumer, nil if there are none.
-func (s *Store) bellOf(name stored.Name) *bell.Bell {
+// queueOf returns a queue of a consumer in this process, nil if there is none. All of them share a bell.
+func (s *Store) queueOf(name stored.Name) *Queue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.bells[name]
+	return s.queues[name]
 }
 
 // wakeQueue tells this process's queues of a consumer that a message is due.
 func (s *Store) wakeQueue(name stored.Name) {
-	if b := s.bellOf(name); b != nil {
-		b.Ring()
+	if q := s.queueOf(name); q != nil {
+		q.bell.Ring()
 	}
 }
 

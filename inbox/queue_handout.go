@@ -7,7 +7,6 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
@@ -73,15 +72,7 @@ func (q *Queue) complete(ctx context.Context, leased []*Leased) error {
 // it does not, it returns ErrLost. The last arguments of the statement are consumer, ids and token.
 func (q *Queue) execOnAll(ctx context.Context, tx *sqlx.Tx, leased []*Leased, statement string, args ...any) error {
 	args = append(args, leased[0].row.Consumer, ids(leased), leased[0].token)
-	query, args, err := q.store.dialect.In(statement, args...)
-	if err != nil {
-		return err
-	}
-	changed, err := database.Affected(tx.ExecContext(ctx, query, args...))
-	if err == nil && changed != int64(len(leased)) {
-		err = ErrLost
-	}
-	return err
+	return q.store.changeAll(ctx, tx, len(leased), statement, args...)
 }
 
 // ofMany calls do for all messages of a lease at once, and if one of them was lost, for each alone.

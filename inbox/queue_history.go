@@ -23,7 +23,16 @@ func (s *Store) note(ctx context.Context, tx *sqlx.Tx, consumer int32, id []byte
 	if what == unnoted {
 		return nil
 	}
-	if _, err := tx.ExecContext(ctx, s.dialect.History.InsertHistory, what, consumer, id, consumer, id); err != nil {
+	return s.noteAll(ctx, tx, consumer, [][]byte{id}, what)
+}
+
+// noteAll is note for several messages.
+func (s *Store) noteAll(ctx context.Context, tx *sqlx.Tx, consumer int32, ids [][]byte, what occasion) error {
+	query, args, err := s.dialect.In(s.dialect.History.InsertHistory, what, consumer, ids, consumer, ids)
+	if err == nil {
+		_, err = tx.ExecContext(ctx, query, args...)
+	}
+	if err != nil {
 		return fmt.Errorf("record the history of the message: %w", err)
 	}
 	return nil

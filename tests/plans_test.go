@@ -75,7 +75,8 @@ var hot = map[string][]any{
 	"SelectClaim":      {1, []byte("7")},
 	"SelectClaims":     {1, [][]byte{[]byte("7"), []byte("8")}},
 	"OpenClaim":        {1, []byte("x"), 1, 1},
-	"ReopenClaim":      {1, []byte("7"), 1},
+	"RetakeClaims":     {1, 1, [][]byte{[]byte("7"), []byte("8")}},
+	"ReopenClaim":      {1, [][]byte{[]byte("7"), []byte("8")}, 1},
 	"CloseClaim":       {1, 1, []byte("7")},
 	"SelectConsumer":   {[]byte("7"), []byte("7"), 0},
 	"SelectPurgeLine":  {7},
@@ -119,7 +120,7 @@ var hot = map[string][]any{
 
 	"Gate.LockAggregates":    {1, []byte("x"), 0, 1, 0, []byte{}, 0},
 	"Gate.SelectAggregates":  {1, [][]byte{[]byte("7"), []byte("8")}},
-	"Gate.AdvanceAggregates": {1, []byte("x"), 1, 1, 1, []byte("m"), 1},
+	"Gate.AdvanceAggregates": {1, []byte("x"), 1, 1, 1, []byte("m"), 1, 0},
 
 	"Gate.LockAggregate":    {1, []byte("7")},
 	"Gate.HoldMessage":      {7, []byte("r"), []byte("a"), 1, false, 1, 1, []byte("7"), 2, 1},
@@ -213,7 +214,7 @@ var hot = map[string][]any{
 	"Journal.DeleteJournal": {1, [][]byte{[]byte("7"), []byte("8")}},
 	"Journal.SelectJournal": {7, 6000, 1, nil, nil, 0, 10000, 10},
 	"Journal.StoryJournal":  {[]byte("7"), []byte("1")},
-	"History.InsertHistory": {1, 3, []byte("7"), 3, []byte("7")},
+	"History.InsertHistory": {1, 3, [][]byte{[]byte("7"), []byte("8")}, 3, [][]byte{[]byte("7"), []byte("8")}},
 	"History.StoryHistory":  {[]byte("7"), []byte("1")},
 	"History.DeleteHistory": {1, [][]byte{[]byte("7"), []byte("8")}},
 	"Queue.AdoptHistory":    {9, []byte("7"), 1, []byte("7")},

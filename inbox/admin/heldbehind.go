@@ -85,7 +85,10 @@ func (a *Admin) heldBehind(ctx context.Context, message stored.Message, v inbox.
 	case !errors.Is(b.err, sql.ErrNoRows):
 		return b
 	}
-	b.err = db.QueryRowxContext(ctx, a.rows.Dialect.Gate.CountHeld, consumer, aggregate, mostCounted).Scan(&b.waiting)
+	b.err = db.QueryRowxContext(ctx, a.rows.Dialect.Gate.CountHeld, consumer, aggregate, mostCounted).Scan(&aggregate, &b.waiting)
+	if errors.Is(b.err, sql.ErrNoRows) {
+		b.err = nil // it holds none
+	}
 	return b
 }
 

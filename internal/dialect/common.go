@@ -97,7 +97,11 @@ var common = Dialect{
 	ReopenClaim: `
 		UPDATE millrace_claims
 		SET result = 0
-		WHERE consumer = ? AND message_id = ? AND token = ?`,
+		WHERE consumer = ? AND message_id IN (?) AND token = ?`,
+	RetakeClaims: `
+		UPDATE millrace_claims
+		SET token = ?, result = 1, processed_at = {now}
+		WHERE consumer = ? AND message_id IN (?) AND result = 0`,
 	CloseClaim: `
 		UPDATE millrace_claims
 		SET result = ?, processed_at = {now}

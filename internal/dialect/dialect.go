@@ -80,6 +80,7 @@ type Dialect struct {
 	Claim          string
 	Lookup         string
 	Retake         string
+	RetakeClaims   string // of stored messages, whose hashes stay
 	SelectClaim    string
 	SelectClaims   string // of several keys
 	SelectHeld     string
@@ -87,7 +88,7 @@ type Dialect struct {
 	ClaimFormer    string // claims the key that the message had in the epoch before, as superseded
 	DropFormer     string
 	OpenClaim      string // waits for a transaction that holds the claim; does not change a completed claim
-	ReopenClaim    string
+	ReopenClaim    string // of several keys
 	CloseClaim     string
 
 	// Outcomes and results.

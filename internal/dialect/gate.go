@@ -22,7 +22,7 @@ type Gate struct {
 	RetreatAggregate string
 
 	// LockAggregates inserts or locks the rows of aggregates, as [Rows] makes it for several; AdvanceAggregates sets
-	// their versions. The arguments of both are those of a new row.
+	// their versions, and like RaiseHeld what they hold, unless that is 0. The arguments of both are those of a new row.
 	LockAggregates    string
 	SelectAggregates  string
 	AdvanceAggregates string
@@ -37,7 +37,7 @@ type Gate struct {
 	RaiseHeld   string
 	ReleaseHeld string
 
-	// CountHeld counts the held messages of an aggregate, up to a limit.
+	// CountHeld counts the held messages of an aggregate, up to a limit. It can be repeated by [UnionAll] for several.
 	CountHeld string
 
 	// SelectHeldAges returns a page of the held messages of a consumer, by id, and whether each has waited too
@@ -83,14 +83,15 @@ var commonGate = Gate{
 		VALUES (?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (consumer, aggregate) DO UPDATE SET token = millrace_versions.token`,
 	SelectAggregates: `
-		SELECT aggregate, version, first_version, held_to
+		SELECT version, first_version, held_to, token, message_id, payload_hash, aggregate
 		FROM millrace_versions
 		WHERE consumer = ? AND aggregate IN (?)`,
 	AdvanceAggregates: `
-		INSERT INTO millrace_versions (consumer, aggregate, version, first_version, token, message_id, payload_hash)
-		VALUES (?, ?, ?, ?, ?, ?, ?)
+		INSERT INTO millrace_versions (consumer, aggregate, version, first_version, token, message_id, payload_hash, held_to)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (consumer, aggregate) DO UPDATE SET
-			version = EXCLUDED.version, token = EXCLUDED.token, message_id = EXCLUDED.message_id, payload_hash = EXCLUDED.payload_hash`,
+			version = EXCLUDED.version, token = EXCLUDED.token, message_id = EXCLUDED.message_id, payload_hash = EXCLUDED.payload_hash,
+			held_to = CASE WHEN EXCLUDED.held_to > millrace_versions.held_to THEN EXCLUDED.held_to ELSE millrace_versions.held_to END`,
 	RetreatAggregate: `
 		UPDATE millrace_versions
 		SET version = ?, token = 0, message_id = ?

@@ -2,8 +2,8 @@ package dialect
 
 // History holds the statements for the failures and delays of a message.
 type History struct {
-	// InsertHistory records the present state of a message's open row. It takes whether an attempt has failed, then
-	// the consumer and the id, twice. The caller must hold the message.
+	// InsertHistory records the present state of messages' open rows. It takes whether an attempt has failed, then
+	// the consumer and the ids, twice. The caller must hold the messages.
 	InsertHistory string
 	StoryHistory  string
 	DeleteHistory string

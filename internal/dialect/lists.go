@@ -45,5 +45,5 @@ func (o *Outbox) Keys(keys []Key) (query string, args []any) {
 	for _, k := range keys {
 		args = append(args, k.Hash, k.After, k.Limit)
 	}
-	return o.SelectKey + repeated("\nUNION ALL", o.SelectKey, len(keys)), args
+	return UnionAll(o.SelectKey, len(keys)), args
 }

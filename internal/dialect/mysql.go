@@ -153,10 +153,12 @@ var mysqlGate = Gate{
 		VALUES (?, ?, ?, ?, ?, ?, ?)
 		ON DUPLICATE KEY UPDATE token = token`,
 	AdvanceAggregates: `
-		INSERT INTO millrace_versions (consumer, aggregate, version, first_version, token, message_id, payload_hash)
-		VALUES (?, ?, ?, ?, ?, ?, ?)
+		INSERT INTO millrace_versions (consumer, aggregate, version, first_version, token, message_id, payload_hash, held_to)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 		ON DUPLICATE KEY UPDATE
-			version = VALUES(version), token = VALUES(token), message_id = VALUES(message_id), payload_hash = VALUES(payload_hash)`,
+			version = VALUES(version), token = VALUES(token), message_id = VALUES(message_id), payload_hash = VALUES(payload_hash),
+			held_to = IF(VALUES(held_to) = 0, held_to,
+				GREATEST(held_to + IF(held_to < 9223372036854775807, 1, 0), VALUES(held_to)))`,
 
 	// It always changes the row: Galera lets a row that is only locked be changed on another node, where the
 	// predecessor would be applied without releasing the message.
@@ -170,11 +172,12 @@ var mysqlGate = Gate{
 		SET status = 1, reason = ?, due_at = {now}
 		WHERE consumer = ? AND place = 3 AND aggregate = ? AND version <= ?`,
 	CountHeld: `
-		SELECT COUNT(*)
+		SELECT aggregate, COUNT(*) AS held
 		FROM (
-			SELECT 1 FROM millrace_messages FORCE INDEX (by_held)
+			SELECT aggregate FROM millrace_messages FORCE INDEX (by_held)
 			WHERE consumer = ? AND place = 3 AND aggregate = ?
-			LIMIT ?) counted`,
+			LIMIT ?) counted
+		GROUP BY aggregate`,
 	SelectHeldAges: `
 		SELECT id, due_at <= {now} AS expired
 		FROM millrace_messages FORCE INDEX (by_status)
@@ -240,14 +243,15 @@ var mysqlSteps = Steps{
 var mysqlHistory = History{
 	InsertHistory: `
 		INSERT INTO millrace_history (consumer, message_id, slot, number, at, received_at, attempts, status, failed, reason, error)
-		SELECT m.consumer, m.message_id, k.number % 10, k.number, {now},
+		SELECT m.consumer, m.message_id, (COALESCE(k.number, 0) + 1) % 10, COALESCE(k.number, 0) + 1, {now},
 			LEAST(m.received_at, COALESCE(k.received_at, m.received_at)), m.attempts, m.status, ?, m.reason, m.last_error
-		FROM (
-			SELECT COALESCE(MAX(number), 0) + 1 AS number, MIN(received_at) AS received_at
+		FROM millrace_messages m
+		LEFT JOIN (
+			SELECT message_id, MAX(number) AS number, MIN(received_at) AS received_at
 			FROM millrace_history
-			WHERE consumer = ? AND message_id = ?) k
-		CROSS JOIN millrace_messages m
-		WHERE m.consumer = ? AND m.message_id = ?
+			WHERE consumer = ? AND message_id IN (?)
+			GROUP BY message_id) k ON k.message_id = m.message_id
+		WHERE m.consumer = ? AND m.message_id IN (?)
 		ON DUPLICATE KEY UPDATE
 			number = VALUES(number), at = VALUES(at), received_at = VALUES(received_at), attempts = VALUES(attempts),
 			status = VALUES(status), failed = VALUES(failed), reason = VALUES(reason), error = VALUES(error)`,

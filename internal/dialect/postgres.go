@@ -173,12 +173,13 @@ var postgresGate = Gate{
 		WHERE consumer = $2 AND aggregate = $3`,
 	// ORDER BY makes it use the index: else it reads all rows if the statistics say that most wait for the aggregate.
 	CountHeld: `
-		SELECT COUNT(*)
+		SELECT aggregate, COUNT(*) AS held
 		FROM (
-			SELECT 1 FROM millrace_messages
+			SELECT aggregate FROM millrace_messages
 			WHERE consumer = $1 AND aggregate = $2 AND status = 7
 			ORDER BY version
-			LIMIT $3) counted`,
+			LIMIT $3) counted
+		GROUP BY aggregate`,
 	SelectHeldAges: `
 		SELECT * FROM (
 			SELECT id, due_at <= (SELECT {now}) AS expired
@@ -248,14 +249,15 @@ var postgresJournal = Journal{
 var postgresHistory = History{
 	InsertHistory: `
 		INSERT INTO millrace_history (consumer, message_id, slot, number, at, received_at, attempts, status, failed, reason, error)
-		SELECT m.consumer, m.message_id, k.number % 10, k.number, {now},
-			LEAST(m.received_at, COALESCE(k.received_at, m.received_at)), m.attempts, m.status, $1::SMALLINT, m.reason, m.last_error
-		FROM (
-			SELECT COALESCE(MAX(number), 0) + 1 AS number, MIN(received_at) AS received_at
+		SELECT m.consumer, m.message_id, (COALESCE(k.number, 0) + 1) % 10, COALESCE(k.number, 0) + 1, {now},
+			LEAST(m.received_at, COALESCE(k.received_at, m.received_at)), m.attempts, m.status, ?::SMALLINT, m.reason, m.last_error
+		FROM millrace_messages m
+		LEFT JOIN (
+			SELECT message_id, MAX(number) AS number, MIN(received_at) AS received_at
 			FROM millrace_history
-			WHERE consumer = $2 AND message_id = $3) k
-		CROSS JOIN millrace_messages m
-		WHERE m.consumer = $4 AND m.message_id = $5
+			WHERE consumer = ? AND message_id IN (?)
+			GROUP BY message_id) k ON k.message_id = m.message_id
+		WHERE m.consumer = ? AND m.message_id IN (?)
 		ON CONFLICT (consumer, message_id, slot) DO UPDATE SET
 			number = EXCLUDED.number, at = EXCLUDED.at, received_at = EXCLUDED.received_at, attempts = EXCLUDED.attempts,
 			status = EXCLUDED.status, failed = EXCLUDED.failed, reason = EXCLUDED.reason, error = EXCLUDED.error`,

@@ -57,6 +57,9 @@ func InsertMany(insert string, n int) string {
 	return head + "VALUES " + row + repeated(", ", row, n)
 }
 
+// UnionAll turns a SELECT into one of n such queries. It takes the arguments of the SELECT n times.
+func UnionAll(query string, n int) string { return query + repeated("\nUNION ALL", query, n) }
+
 var (
 	argument = regexp.MustCompile(`\?\d*`)
 	numbered = regexp.MustCompile(`\$(\d+)`)

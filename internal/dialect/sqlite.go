@@ -108,9 +108,9 @@ var sqliteGate = Gate{
 		SET held_to = MAX(held_to, ?)
 		WHERE consumer = ? AND aggregate = ?`,
 	CountHeld: `
-		SELECT COUNT(*)
+		SELECT aggregate, COUNT(*) AS held
 		FROM (
-			SELECT 1 FROM millrace_messages INDEXED BY ix_millrace_messages_held
+			SELECT aggregate FROM millrace_messages INDEXED BY ix_millrace_messages_held
 			WHERE consumer = ? AND aggregate = ? AND status = 7
 			LIMIT ?) counted`,
 	SelectHeldAges: `
@@ -146,14 +146,15 @@ var sqliteJournal = Journal{
 var sqliteHistory = History{
 	InsertHistory: `
 		INSERT INTO millrace_history (consumer, message_id, slot, number, at, received_at, attempts, status, failed, reason, error)
-		SELECT m.consumer, m.message_id, k.number % 10, k.number, {now},
+		SELECT m.consumer, m.message_id, (COALESCE(k.number, 0) + 1) % 10, COALESCE(k.number, 0) + 1, {now},
 			MIN(m.received_at, COALESCE(k.received_at, m.received_at)), m.attempts, m.status, ?, m.reason, m.last_error
-		FROM (
-			SELECT COALESCE(MAX(number), 0) + 1 AS number, MIN(received_at) AS received_at
+		FROM millrace_messages m
+		LEFT JOIN (
+			SELECT message_id, MAX(number) AS number, MIN(received_at) AS received_at
 			FROM millrace_history
-			WHERE consumer = ? AND message_id = ?) k
-		CROSS JOIN millrace_messages m
-		WHERE m.consumer = ? AND m.message_id = ?
+			WHERE consumer = ? AND message_id IN (?)
+			GROUP BY message_id) k ON k.message_id = m.message_id
+		WHERE m.consumer = ? AND m.message_id IN (?)
 		ON CONFLICT (consumer, message_id, slot) DO UPDATE SET
 			number = EXCLUDED.number, at = EXCLUDED.at, received_at = EXCLUDED.received_at, attempts = EXCLUDED.attempts,
 			status = EXCLUDED.status, failed = EXCLUDED.failed, reason = EXCLUDED.reason, error = EXCLUDED.error`,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -22,7 +23,7 @@ import (
 // TestGate runs every behaviour of batches in the order of versions on every database.
 func TestGate(t *testing.T) {
 	t.Parallel()
-	testdb.Conformance(t, gateBodies)
+	testdb.Conformance(t, slices.Concat(gateBodies, heldBodies))
 }
 
 func newGateBed(t *testing.T, db *testdb.DB) *bed {

@@ -85,6 +85,7 @@ type shuffled struct {
 	way       string
 	hands     int
 	versions  int64
+	batches   bool // instead of one message at a time
 	stream    []*message.Message
 	completed atomic.Int64
 	held      atomic.Int64
@@ -133,11 +134,15 @@ func (s *shuffled) serve(b *testing.B, db *testdb.DB, source message.Subscriber,
 	router, err := message.NewRouter(message.RouterConfig{}, errs)
 	require.NoError(b, err)
 	router.AddPlugin(store.Plugin())
-	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
-	if s.way != "without the gate" {
-		router.AddMiddleware(millrace.VersionGate{}.Middleware)
+	if s.batches {
+		router.AddConsumerHandler("billing", topic, sub, s.batch(store))
+	} else {
+		router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)
+		if s.way != "without the gate" {
+			router.AddMiddleware(millrace.VersionGate{}.Middleware)
+		}
+		router.AddConsumerHandler("billing", topic, sub, transfer)
 	}
-	router.AddConsumerHandler("billing", topic, sub, transfer)
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(context.WithoutCancel(b.Context())) }()
 	<-router.Running() // one that is closed before may wait for its handlers for ever

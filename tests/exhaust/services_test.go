@@ -52,17 +52,8 @@ var services = map[string]service{
 			return nil
 		},
 	},
-	"Batch with a gate": {
-		inputs: shuffled, hands: len(shuffled), order: true,
-		want: []account{{"ada", 22, "a1 a2 a3"}, {"bob", 20, "b1"}},
-		wire: func(p *inboxtest.Process, store *inbox.Store) error {
-			batch := millrace.Batch{
-				Inbox: millrace.Inbox{Store: store, Timeout: timeout}, Gate: &millrace.VersionGate{},
-				Max: len(shuffled), Linger: 50 * time.Millisecond,
-			}
-			return consumeBatches(p, durable(store, pubsub.StoreOnFailure), batch)
-		},
-	},
+	"Batch with a gate":                           batchWithGate(len(shuffled)),
+	"Batch with a gate, which holds and releases": batchWithGate(2),
 	"Batch behind Durable, storing first": {
 		inputs: payments, hands: len(payments),
 		want: booked,
@@ -123,6 +114,20 @@ var services = map[string]service{
 // timeout is how long a process waits for an answer that comes too late. Where many plays share
 // a machine, a run that nothing disturbs needs some of it too.
 const timeout = 800 * time.Millisecond
+
+// batchWithGate handles so many messages at once in the order of their versions.
+func batchWithGate(most int) service {
+	return service{
+		inputs: shuffled, hands: len(shuffled), order: true,
+		want: []account{{"ada", 22, "a1 a2 a3"}, {"bob", 20, "b1"}},
+		wire: func(p *inboxtest.Process, store *inbox.Store) error {
+			batch := millrace.Batch{
+				Inbox: millrace.Inbox{Store: store, Timeout: timeout}, Gate: &millrace.VersionGate{}, Max: most, Linger: 50 * time.Millisecond,
+			}
+			return consumeBatches(p, durable(store, pubsub.StoreOnFailure), batch)
+		},
+	}
+}
 
 func durable(store *inbox.Store, mode pubsub.Mode) pubsub.Durable {
 	return pubsub.Durable{

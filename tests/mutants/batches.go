@@ -50,7 +50,17 @@ var batchMutants = []mutant{
 	{
 		name: "batch: do not look whether versions follow one another", file: "inbox/batch_gate.go",
 		by:  guard{"./tests/batch", "TestGate/versions_that_another_process_applied"},
-		old: "if m.version.Number != next || next < row.First {", new: "if false {",
+		old: "case m.version.Number == next && next >= one.row.First:", new: "case m != nil:",
+	},
+	{
+		name: "batch: release nothing", file: "inbox/batch_gate.go",
+		by:  guard{"./tests/batch", "TestGate/random_order_in_the_queues_of_two_processes"},
+		old: "if one.row.HeldTo > one.row.Version {", new: "if false {",
+	},
+	{
+		name: "batch: hold messages that nothing releases", file: "inbox/batch_gate.go",
+		by:  guard{"./tests/batch", "TestGate/gaps_that_a_batch_holds"},
+		old: "\t\t\theld = one.early[n-1].version.Number\n", new: "\t\t\theld = 0\n",
 	},
 	{
 		name: "batch: keep the versions that a handler committed", file: "inbox/claim_failure.go",
