@@ -28,21 +28,20 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	roles := map[string]func(context.Context, *sqlx.DB) error{"payments": payments, "relay": relay, "dashboard": pages}
-	err := demo(ctx, roles)
-	if err != nil {
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "compose:", err)
 		os.Exit(1)
 	}
 }
 
-// demo plays the role that the argument names, or shows all of them.
-func demo(ctx context.Context, roles map[string]func(context.Context, *sqlx.DB) error) error {
+// run plays the role that the argument names, or shows all of them.
+func run() error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	if len(os.Args) == 1 {
 		return show(ctx)
 	}
+	roles := map[string]func(context.Context, *sqlx.DB) error{"payments": payments, "relay": relay, "dashboard": pages}
 	play := roles[os.Args[1]]
 	if play == nil {
 		return fmt.Errorf("%q is none of payments, relay, dashboard", os.Args[1])
