@@ -42,7 +42,7 @@ func TestAnOutageOfTheBrokerIsShown(t *testing.T) {
 		db.Do(t, `INSERT INTO millrace_outbox_shards (generation, shard, owner) VALUES (1, 0, 7)`)
 		db.Do(t, `INSERT INTO millrace_outbox_relays (token, name, started_at, until, broker_error, broker_out_since) VALUES (7, 'shop-1', 1, ?, ?, 1)`,
 			time.Now().Add(time.Hour).UnixMicro(), "connection refused")
-		b.shows(b.get(""), "Relay shop-1 has got nothing through to the broker since", "connection refused")
+		b.shows(b.get(""), "the broker is out for relay shop-1: connection refused")
 		b.shows(b.get("outbox"), "broker out", "Relay shop-1 has got nothing through to the broker since", "connection refused")
 	})
 }
