@@ -32,7 +32,10 @@ var relayParkedBodies = []testdb.Body{
 			assert.Zero(t, b.given(held))
 		}
 		rig.Eventually(p, "what was sent is written off", func() bool { return p.rows() == 5 })
-		assert.Equal(t, outbox.Backlog{Held: outbox.Count{N: 4}, Parked: outbox.Count{N: 1}}, backlog(p))
+		figures := backlog(p)
+		assert.Positive(t, figures.OldestParked)
+		figures.OldestParked = 0
+		assert.Equal(t, outbox.Backlog{Held: outbox.Count{N: 4}, Parked: outbox.Count{N: 1}}, figures)
 
 		b.refusing(nil)
 		require.NoError(t, p.out.Retry(t.Context(), p.awaitParked(ids[1]).ID, ann))

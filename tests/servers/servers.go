@@ -148,7 +148,7 @@ func launchAll(nodes []*Server) []*Server {
 }
 
 func (s *Server) await(p *process) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	again := time.NewTicker(50 * time.Millisecond)
 	defer again.Stop()
