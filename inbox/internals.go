@@ -8,7 +8,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
@@ -79,19 +78,21 @@ func (i Internals) PauseChanged(name stored.Name) {
 	i.store.wakeQueue(name)
 }
 
-// Release makes those messages due that wait for v, or for an older version of its aggregate.
-func (i Internals) Release(ctx context.Context, tx *sqlx.Tx, consumer int32, v Version) error {
-	_, err := i.store.releaseHeld(ctx, tx, consumer, versioned{v, keycode.Encode(v.Aggregate)})
+// Release makes those messages due that wait for v, or for an older version of its aggregate, which is stored
+// under this id.
+func (i Internals) Release(ctx context.Context, tx *sqlx.Tx, consumer int32, aggregate []byte, v Version) error {
+	_, err := i.store.releaseHeld(ctx, tx, consumer, versioned{v, aggregate})
 	return err
 }
 
-// Advanced wakes, after the commit, the messages and the queue that wait for v.
-func (i Internals) Advanced(name stored.Name, v Version) {
+// Advanced wakes, after the commit, the messages and the queue that wait for a version of the aggregate that is
+// stored under this id.
+func (i Internals) Advanced(name stored.Name, aggregate []byte, version int64) {
 	i.store.mu.Lock()
 	c := i.store.consumers[name]
 	i.store.mu.Unlock()
 	if c != nil {
-		c.early.tell(c.prefix+string(keycode.Encode(v.Aggregate)), v.Number)
+		c.early.tell(c.prefix+string(aggregate), version)
 	}
 	i.store.wakeQueue(name)
 }

@@ -37,8 +37,9 @@ type Gate struct {
 	RaiseHeld   string
 	ReleaseHeld string
 
-	// CountHeld counts the held messages of an aggregate, up to a limit.
-	CountHeld string
+	// CountHeld counts the held messages of an aggregate, up to a limit. SelectHeld lists them by version.
+	CountHeld  string
+	SelectHeld string
 
 	// SelectHeldAges returns a page of the held messages of a consumer, by id, and whether each has waited too
 	// long. It does not use an index on due_at, which would lead through all due messages. SelectExpired reads the

@@ -175,6 +175,12 @@ var mysqlGate = Gate{
 			SELECT 1 FROM millrace_messages FORCE INDEX (by_held)
 			WHERE consumer = ? AND place = 3 AND aggregate = ?
 			LIMIT ?) counted`,
+	SelectHeld: `
+		SELECT aggregate, version, received_at
+		FROM millrace_messages FORCE INDEX (by_held)
+		WHERE consumer = ? AND place = 3 AND aggregate = ?
+		ORDER BY version
+		LIMIT ?`,
 	SelectHeldAges: `
 		SELECT id, due_at <= {now} AS expired
 		FROM millrace_messages FORCE INDEX (by_status)

@@ -179,6 +179,12 @@ var postgresGate = Gate{
 			WHERE consumer = $1 AND aggregate = $2 AND status = 7
 			ORDER BY version
 			LIMIT $3) counted`,
+	SelectHeld: `
+		SELECT aggregate, version, received_at
+		FROM millrace_messages
+		WHERE consumer = $1 AND aggregate = $2 AND status = 7
+		ORDER BY version
+		LIMIT $3`,
 	SelectHeldAges: `
 		SELECT * FROM (
 			SELECT id, due_at <= (SELECT {now}) AS expired

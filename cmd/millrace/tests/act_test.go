@@ -45,6 +45,8 @@ var acts = []struct {
 	{"outbox-discard", []string{"outbox", "discard", "--all-matching", "--topic", "payments", "--reason", "x", "--by", "ada", "--yes"}},
 	{"steps-decide", []string{"steps", "decide", doubtfulStep, "--not-done", "--reason", "the bank has not seen it", "--by", "ada", "--yes"}},
 	{"steps-decide-again", []string{"steps", "decide", doubtfulStep, "--done", "--reason", "x", "--by", "ada", "--yes"}},
+	{"skip-gap", []string{"skip-gap", "billing", "account 17", "--missing", "4", "--reason", "the producer skipped it", "--by", "ada", "--yes"}},
+	{"skip-gap-again", []string{"skip-gap", "billing", "account 17", "--missing", "4", "--reason", "x", "--by", "ada", "--yes"}},
 	{"outbox-list-empty", []string{"outbox", "list"}},
 	{"audit", []string{"audit", "--by", "ada", "--since", "1h", "--limit", "3"}},
 	{"audit-filter-json", []string{"audit", "--consumer", "billing", "--action", "pause", "--until", "2100-01-01", "--json"}},
