@@ -71,10 +71,7 @@ func (a *app) next(p problems.Problem) string {
 	case problems.Gap:
 		args = "waiting" + of
 	case problems.Outcomes:
-		args = "list --status settling" + of
-		if p.Key != "" {
-			args = "explain " + keyText(p.Key)
-		}
+		args = "redispatch" + of
 	case problems.Stuck:
 		args = "list --status parked"
 		switch {

@@ -45,6 +45,8 @@ var acts = []struct {
 	{"outbox-discard", []string{"outbox", "discard", "--all-matching", "--topic", "payments", "--reason", "x", "--by", "ada", "--yes"}},
 	{"steps-decide", []string{"steps", "decide", doubtfulStep, "--not-done", "--reason", "the bank has not seen it", "--by", "ada", "--yes"}},
 	{"steps-decide-again", []string{"steps", "decide", doubtfulStep, "--done", "--reason", "x", "--by", "ada", "--yes"}},
+	{"redispatch", []string{"redispatch", "--reason", "its process died", "--by", "ada", "--yes"}},
+	{"redispatch-again", []string{"redispatch", id(21), "--age", "0s", "--reason", "its process died", "--by", "ada", "--yes"}},
 	{"skip-gap", []string{"skip-gap", "billing", "account 17", "--missing", "4", "--reason", "the producer skipped it", "--by", "ada", "--yes"}},
 	{"skip-gap-again", []string{"skip-gap", "billing", "account 17", "--missing", "4", "--reason", "x", "--by", "ada", "--yes"}},
 	{"outbox-list-empty", []string{"outbox", "list"}},

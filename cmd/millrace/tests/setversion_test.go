@@ -82,28 +82,32 @@ func shownIn(t *testing.T, table, aggregate string) string {
 func TestAnAggregateThatIsAdvancing(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
-		tx, err := s.db.BeginTxx(t.Context(), nil)
-		require.NoError(t, err)
-		defer tx.Rollback() //nolint:errcheck // it is over
-		_, err = tx.ExecContext(t.Context(), `UPDATE millrace_versions SET version = 5`)
-		require.NoError(t, err)
-		ended := rig.Go(func() error {
-			r := s.run("skip-gap", "billing", "account 17", "--missing", "4", "--reason", "x", "--yes")
-			if r.code != 5 {
-				return fmt.Errorf("exit %d: %s", r.code, r.out+r.err)
-			}
-			return nil
-		})
-		query := map[string]string{
-			"postgres": `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`,
-			"mysql": `SELECT COUNT(*) FROM ` + s.db.Processes() + `
-				WHERE DB = DATABASE() AND ID <> CONNECTION_ID() AND INFO LIKE '%millrace_versions%'`,
-		}[s.db.Dialect]
-		if query != "" {
-			rig.Eventually(t, "it waits", func() bool { return s.count(query) > 0 })
-		}
-		require.NoError(t, tx.Commit())
-		require.NoError(t, rig.Within(t, ended, "the command ends"))
+		r := s.meanwhile(`UPDATE millrace_versions SET version = 5`, "millrace_versions",
+			"skip-gap", "billing", "account 17", "--missing", "4", "--reason", "x", "--yes")
+		assert.Equal(t, 5, r.code, r.out+r.err)
 		assert.Zero(t, s.count(`SELECT COUNT(*) FROM millrace_audit`))
 	}))
+}
+
+// meanwhile runs a command that comes upon a table while another transaction has changed it, and the commit of that
+// transaction. On SQLite the command may come later.
+func (s *shop) meanwhile(statement, table string, args ...string) result {
+	s.Helper()
+	tx, err := s.db.BeginTxx(s.Context(), nil)
+	require.NoError(s, err)
+	defer tx.Rollback() //nolint:errcheck // it is over
+	_, err = tx.ExecContext(s.Context(), statement)
+	require.NoError(s, err)
+	ended := make(chan result, 1)
+	go func() { ended <- s.run(args...) }()
+	query := map[string]string{
+		"postgres": `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`,
+		"mysql": `SELECT COUNT(*) FROM ` + s.db.Processes() + `
+			WHERE DB = DATABASE() AND ID <> CONNECTION_ID() AND INFO LIKE '%` + table + `%'`,
+	}[s.db.Dialect]
+	if query != "" {
+		rig.Eventually(s, "it waits", func() bool { return s.count(query) > 0 })
+	}
+	require.NoError(s, tx.Commit())
+	return rig.Within(s, ended, "the command ends")
 }
