@@ -61,7 +61,7 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(
 		a.statusCommand(), a.listCommand(), a.waitingCommand(), a.explainCommand(), a.auditCommand(), a.checkCommand(),
 		a.retryCommand(), a.discardCommand(), a.replayCommand(), a.pauseCommand(), a.resumeCommand(),
-		a.setVersionCommand(), a.skipGapCommand(), a.redispatchCommand(),
+		a.setVersionCommand(), a.skipGapCommand(), a.redispatchCommand(), a.payloadCommand(),
 		a.outboxCommand(), a.stepsCommand(), a.purgeCommand(), a.importCommand(), a.migrateCommand(), a.schemaCommand(), a.policyCommand(), a.uiCommand(), a.versionCommand(),
 	)
 	return root

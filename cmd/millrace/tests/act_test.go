@@ -38,6 +38,8 @@ var acts = []struct {
 		"retry", "--all-matching", "--group", "3411", "--status", "parked", "--reason", "the rest", "--by", "ada", "--yes", "--json",
 	}},
 	{"explain-retried", []string{"explain", id(4)}},
+	{"payload", []string{"payload", "replace", "7", "--file", "testdata/corrected.json", "--reason", "it was cut off", "--by", "ada", "--yes"}},
+	{"payload-again", []string{"payload", "replace", "7", "--file", "testdata/corrected.json", "--reason", "x", "--by", "ada", "--yes", "-o", "yaml"}},
 	{"discard", []string{"discard", "7", "--reason", "a test message", "--by", "ada", "--yes"}},
 	{"explain-discarded", []string{"explain", id(7)}},
 	{"retry-through-outbox", []string{"retry", "10", "--reason", "it is another one", "--by", "ada", "--yes", "--through-outbox"}},
@@ -60,6 +62,9 @@ func TestWhatItMends(t *testing.T) {
 	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
 		s.serve()
 		for _, act := range acts {
+			if act.name == "discard" {
+				assert.Equal(t, 1, s.count(`SELECT COUNT(*) FROM millrace_messages WHERE id = 7 AND payload = ?`, []byte("{\"order\":7,\"secret\":\"Corr3cted\"}\n")))
+			}
 			golden(t, act.name, act.args, s.run(act.args...))
 		}
 		open := func(status admin.Status) int {
