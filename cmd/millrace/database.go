@@ -22,6 +22,9 @@ func (a *app) connect(ctx context.Context, how manner) (*sqlx.DB, error) {
 	if a.at.db != nil {
 		return a.at.db, nil
 	}
+	if a.at.err != nil {
+		return nil, a.at.err
+	}
 	from, err := sourceOf(a.at.dsn)
 	if err != nil {
 		return nil, &coded{exitUsage, err}

@@ -101,6 +101,7 @@ func (a *app) where() (flags string) {
 			flags += "--" + name + " " + word(value) + " "
 		}
 	}
+	add("context", a.flags.context, "")
 	if len(a.named) > 1 {
 		add("on", a.at.name, "")
 	}

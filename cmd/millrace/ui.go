@@ -42,7 +42,7 @@ func (a *app) ui(ctx context.Context, listen, by string, config dashboard.Config
 	if err != nil {
 		return &coded{exitUsage, err}
 	}
-	config.Operator = d.Operator
+	config.Operator, config.Title = d.Operator, cmp.Or(config.Title, a.context)
 	pages, err := a.pages(ctx, config)
 	if err != nil {
 		return err
