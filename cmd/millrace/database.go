@@ -68,6 +68,9 @@ func (a *app) storeWith(ctx context.Context, how manner, config inbox.Config) (*
 	}
 	config.Dialect, config.Schema, config.TablePrefix = a.at.dialect, a.flags.schema, a.flags.prefix
 	config.Namespace = a.flags.namespace
+	if config.Logger == nil {
+		config.Logger = warnings{app: a}
+	}
 	store, err := inbox.NewStore(db, config) //nolint:contextcheck // it is told the dialect, and asks nobody
 	if err != nil {
 		return nil, &coded{exitUsage, err}
