@@ -34,7 +34,7 @@ func (h *Handler) outbox(v *visit) (any, error) {
 		}
 	}
 	var err error
-	p.Unsettled, err = h.ops.Unsettled(v.r.Context(), settleTime, pageSize)
+	p.Unsettled, err = h.ops.Unsettled(v.r.Context(), admin.ConsumerFilter{}, settleTime, pageSize)
 	if err != nil && v.r.Context().Err() == nil && !errors.Is(err, inbox.ErrUnavailable) {
 		h.config.Logger.Error("dashboard: outcomes cannot be read", err, nil)
 		p.Unread, err = true, nil

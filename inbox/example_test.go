@@ -239,7 +239,7 @@ func ExampleStore_Redispatch() {
 	<-nowhere.failed
 	check(router.Close())
 
-	outcomes, err := admin.New(store).Unsettled(ctx, 0, 100)
+	outcomes, err := admin.New(store).Unsettled(ctx, admin.ConsumerFilter{}, 0, 100)
 	check(err)
 	for _, o := range outcomes {
 		fmt.Printf("%s of consumer %s: %d message for %s\n", o.MessageID, o.Consumer, len(o.Messages), o.Topic)

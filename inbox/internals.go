@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
@@ -43,11 +43,22 @@ func (i Internals) OutcomeOutline(kept []byte) ([]*message.Message, error) {
 	return outlineOutcome(kept)
 }
 
-// Unsettled lists the oldest outcomes stored longer than age ago, at most limit of them. It leaves
-// out those that it cannot read, and names them in the error.
-func (i Internals) Unsettled(ctx context.Context, age time.Duration, limit int) ([]stored.Unsettled, error) {
-	outcomes, _, err := i.store.unsettledFrom(ctx, age, 0, limit)
-	return outcomes, err
+// Unsettled lists the oldest outcomes stored longer than age ago, at most limit of them, without the offset oldest,
+// and returns how many it read. It leaves out those that it cannot read, and names them in the error.
+func (i Internals) Unsettled(
+	ctx context.Context, age time.Duration, offset, limit int,
+) (outcomes []stored.Unsettled, read int, err error) {
+	return i.store.unsettledFrom(ctx, age, offset, limit)
+}
+
+// DeleteOutcome settles an outcome in tx, and reports whether nobody had settled it before.
+func (i Internals) DeleteOutcome(ctx context.Context, tx *sqlx.Tx, consumer int32, id []byte) (fresh bool, err error) {
+	query, args, err := i.store.dialect.In(i.store.dialect.DeleteOutcomes, consumer, [][]byte{id})
+	if err != nil {
+		return false, err
+	}
+	n, err := database.Affected(tx.ExecContext(ctx, query, args...))
+	return n == 1, err
 }
 
 // StepResult returns the result of a step.
@@ -79,19 +90,21 @@ func (i Internals) PauseChanged(name stored.Name) {
 	i.store.wakeQueue(name)
 }
 
-// Release makes those messages due that wait for v, or for an older version of its aggregate.
-func (i Internals) Release(ctx context.Context, tx *sqlx.Tx, consumer int32, v Version) error {
-	_, err := i.store.releaseHeld(ctx, tx, consumer, versioned{v, keycode.Encode(v.Aggregate)})
+// Release makes those messages due that wait for v, or for an older version of its aggregate, which is stored
+// under this id.
+func (i Internals) Release(ctx context.Context, tx *sqlx.Tx, consumer int32, aggregate []byte, v Version) error {
+	_, err := i.store.releaseHeld(ctx, tx, consumer, versioned{v, aggregate})
 	return err
 }
 
-// Advanced wakes, after the commit, the messages and the queue that wait for v.
-func (i Internals) Advanced(name stored.Name, v Version) {
+// Advanced wakes, after the commit, the messages and the queue that wait for a version of the aggregate that is
+// stored under this id.
+func (i Internals) Advanced(name stored.Name, aggregate []byte, version int64) {
 	i.store.mu.Lock()
 	c := i.store.consumers[name]
 	i.store.mu.Unlock()
 	if c != nil {
-		c.early.tell(c.prefix+string(keycode.Encode(v.Aggregate)), v.Number)
+		c.early.tell(c.prefix+string(aggregate), version)
 	}
 	i.store.wakeQueue(name)
 }

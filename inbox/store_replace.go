@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -18,6 +19,9 @@ import (
 func (s *Store) replaceIn(
 	ctx context.Context, tx *sqlx.Tx, by stored.Operator, row *stored.Message, msg *message.Message, hash int64,
 ) error {
+	if row.Form != stored.Plain && s.config.Payloads == nil {
+		return errors.New("its payload is encrypted, and would be stored as it is: replace it where Config.Payloads is set")
+	}
 	sealed, err := s.sealPayloadIn(ctx, tx, string(row.Name), string(row.Topic), msg)
 	if err != nil {
 		return err

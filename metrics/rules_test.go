@@ -167,6 +167,9 @@ func TestTheDashboardAsksForWhatThereIs(t *testing.T) {
 
 var section = regexp.MustCompile(`(?m)^## (Millrace\w+)$`)
 
+// inGo is a call of the operators' side.
+var inGo = regexp.MustCompile("`(ops\\.|publisher\\.|store\\.[^R])") // Store.Run is for services
+
 func TestEachAlertHasARunbook(t *testing.T) {
 	t.Parallel()
 	runbook := read(t, "../docs/runbook.md")
@@ -181,6 +184,10 @@ func TestEachAlertHasARunbook(t *testing.T) {
 		body, _, _ = strings.Cut(body, "\n## ")
 		for _, part := range []string{"\n*" + r.Labels["severity"] + "*. ", "\n**See:** ", "\n**Do:** "} {
 			assert.Contains(t, body, part, r.Alert)
+		}
+		for _, paragraph := range strings.Split(body, "\n\n") {
+			assert.True(t, !inGo.MatchString(paragraph) || strings.Contains(paragraph, "`millrace "), "who is paged writes no program:\n%s", paragraph)
+			assert.NotRegexp(t, `\b(SELECT|UPDATE|DELETE FROM) `, paragraph, "nor SQL")
 		}
 		assert.Contains(t, read(t, "alerts_test.yml"), "name: "+r.Alert+" fires", "each alert is seen firing")
 	}

@@ -162,7 +162,7 @@ func (k *broker) collect(p *process.Process) {
 // the ack came before the kill and the settling did not; it is listed, and goes out equal.
 func (k *broker) check() {
 	k.Helper()
-	left, err := admin.New(k.store).Unsettled(k.Context(), 0, 1000)
+	left, err := admin.New(k.store).Unsettled(k.Context(), admin.ConsumerFilter{}, 0, 1000)
 	require.NoError(k, err)
 	for _, o := range left {
 		assert.True(k, k.acked[o.MessageID], "an outcome is left of a message that was redelivered until its ack")

@@ -97,13 +97,13 @@ var outcomeBodies = []testdb.Body{
 		s.published.FailWith(errBoom)
 		msg := newMessage("x")
 		assert.False(t, s.deliver(msg))
-		old, err := admin.New(b.store).Unsettled(t.Context(), 0, 10)
+		old, err := admin.New(b.store).Unsettled(t.Context(), admin.ConsumerFilter{}, 0, 10)
 		require.NoError(t, err)
 		require.Len(t, old, 1)
 		assert.Equal(t, "billing", old[0].Consumer)
 		assert.Equal(t, msg.UUID, old[0].MessageID)
 		assert.Equal(t, "invoices", old[0].Topic)
-		none, err := admin.New(b.store).Unsettled(t.Context(), time.Hour, 10)
+		none, err := admin.New(b.store).Unsettled(t.Context(), admin.ConsumerFilter{}, time.Hour, 10)
 		require.NoError(t, err)
 		assert.Empty(t, none)
 
@@ -284,7 +284,7 @@ var outcomeBodies = []testdb.Body{
 		msg := message.NewMessage("nil", nil)
 		msg.Metadata = nil
 		assert.False(t, s.deliver(again(msg)))
-		outcomes, err := admin.New(b.store).Unsettled(t.Context(), 0, 1)
+		outcomes, err := admin.New(b.store).Unsettled(t.Context(), admin.ConsumerFilter{}, 0, 1)
 		require.NoError(t, err)
 		require.Len(t, outcomes, 1)
 		for i, m := range outcomes[0].Messages {

@@ -54,6 +54,7 @@ var queued = []struct {
 	{"Gate.SelectExpired", nil},
 	{"Gate.LockHeld", nil},
 	{"Gate.CountHeld", []any{1, []byte("a"), 1000}},
+	{"Gate.SelectHeld", []any{1, []byte("a"), 500}},
 	{"SelectClaimsPage", []any{1, []byte{}, 500}},
 	{"CountExpired", []any{50, 1, 1000}},
 	{"LockExpired", nil},

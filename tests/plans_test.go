@@ -128,6 +128,7 @@ var hot = map[string][]any{
 	"Gate.RetreatAggregate": {6, []byte{}, 1, []byte("7"), 1},
 	"Gate.RaiseHeld":        {1, 1, []byte("7")},
 	"Gate.CountHeld":        {1, []byte("7"), 10},
+	"Gate.SelectHeld":       {1, []byte("7"), 10},
 	"Gate.ReleaseHeld":      {[]byte("r"), 1, []byte("7"), 7},
 	"Gate.SelectHeldAges":   {1, 7, 10},
 	"Gate.SelectExpired":    {[]int64{7, 8}},
@@ -370,7 +371,7 @@ func TestWhatIsHeldIsFoundBehindABacklog(t *testing.T) {
 			FROM (SELECT (a.j * %[1]d + b.j) * %[1]d + c.j + 1 AS i FROM n a CROSS JOIN n b CROSS JOIN n c) numbers`, wide, db.Bytes("i")))
 		all := statements(dialectOf(t, db))
 		ages := map[string]string{"postgres": "messages_status", "mysql": "messages_status", "sqlite": "messages_ages"}[db.Dialect]
-		for name, index := range map[string]string{"Gate.SelectHeldAges": ages, "Gate.CountHeld": "messages_held"} {
+		for name, index := range map[string]string{"Gate.SelectHeldAges": ages, "Gate.CountHeld": "messages_held", "Gate.SelectHeld": "messages_held"} {
 			steps := explain(t, db, all[name], hot[name])
 			plan := strings.Join(steps, "\n")
 			assert.Contains(t, plan, indexOf(db, index), "%s\n%s", name, plan)

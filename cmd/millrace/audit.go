@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -72,45 +71,21 @@ func (a *app) audit(ctx context.Context, how auditing, of admin.Filter) error {
 	if err := a.mustKnow(ctx, store, of); err != nil {
 		return err
 	}
-	matches := func(e admin.AuditEntry) bool {
-		return (how.by == "" || e.Operator.Name == how.by) && (how.action == "" || e.Action == how.action) &&
-			!e.At.Before(since) && (until.IsZero() || e.At.Before(until))
-	}
-	page, err := auditPage(ctx, admin.New(store), admin.ConsumerFilter{Consumer: of.Consumer, Epoch: of.Epoch}, how, since, matches)
+	page, err := admin.New(store).SearchAudit(ctx, admin.AuditFilter{
+		ConsumerFilter: admin.ConsumerFilter{Consumer: of.Consumer, Epoch: of.Epoch},
+		Operator:       how.by, Action: how.action, Since: since, Until: until,
+	}, how.before, how.limit, lookAt)
 	if err != nil {
 		return err
 	}
-	return a.print(page, func() string { return page.text(how.limit) })
-}
-
-// auditPage reads back in time until it has enough entries, or has read as many as it may, or comes to since.
-func auditPage(
-	ctx context.Context, ops *admin.Admin, f admin.ConsumerFilter, how auditing, since time.Time, matches func(admin.AuditEntry) bool,
-) (page audited, err error) {
-	const late = time.Minute // entries of one moment may not be in the order of their times
-	page.Entries = []auditEntry{}
-	before := how.before
-	for looked := 0; looked < lookAt; looked += admin.MaxPage {
-		entries, err := ops.Audit(ctx, f, before, admin.MaxPage)
-		if err != nil {
-			return page, err
-		}
-		for _, e := range entries {
-			if before = e.ID; !matches(e) {
-				continue
-			}
-			page.Entries = append(page.Entries, auditEntryOf(e))
-			if len(page.Entries) == how.limit {
-				page.Next = &before
-				return page, nil
-			}
-		}
-		if len(entries) < admin.MaxPage || entries[len(entries)-1].At.Before(since.Add(-late)) {
-			return page, nil
-		}
+	shown := audited{Entries: []auditEntry{}}
+	for _, e := range page.Entries {
+		shown.Entries = append(shown.Entries, auditEntryOf(e))
 	}
-	page.Next = &before
-	return page, nil
+	if page.Next > 0 {
+		shown.Next = &page.Next
+	}
+	return a.print(shown, func() string { return shown.text(how.limit) })
 }
 
 // audited is a page of the audit log in JSON.

@@ -22,6 +22,9 @@ func (a *app) connect(ctx context.Context, how manner) (*sqlx.DB, error) {
 	if a.at.db != nil {
 		return a.at.db, nil
 	}
+	if a.at.err != nil {
+		return nil, a.at.err
+	}
 	from, err := sourceOf(a.at.dsn)
 	if err != nil {
 		return nil, &coded{exitUsage, err}
@@ -65,6 +68,9 @@ func (a *app) storeWith(ctx context.Context, how manner, config inbox.Config) (*
 	}
 	config.Dialect, config.Schema, config.TablePrefix = a.at.dialect, a.flags.schema, a.flags.prefix
 	config.Namespace = a.flags.namespace
+	if config.Logger == nil {
+		config.Logger = warnings{app: a}
+	}
 	store, err := inbox.NewStore(db, config) //nolint:contextcheck // it is told the dialect, and asks nobody
 	if err != nil {
 		return nil, &coded{exitUsage, err}

@@ -30,7 +30,7 @@ const (
 // Errors about a connection string never contain it.
 var (
 	errNoDSN = errors.New("which database? give --dsn, or set MILLRACE_DSN, for instance to " +
-		"postgres://user@host/database, mysql://user@host/database or sqlite:path/to/file.db")
+		"postgres://user@host/database, mysql://user@host/database or sqlite:path/to/file.db; millrace context gives databases names")
 	errForm = errors.New("the DSN does not begin with postgres://, mysql://, sqlite: or file:, " +
 		"and is not user:password@tcp(host:3306)/database either")
 	errURL    = errors.New("the DSN is not a URL: are @, /, : and % in the password written %40, %2F, %3A and %25?")

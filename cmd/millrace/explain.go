@@ -62,17 +62,18 @@ find messages that were sent if relays keep none (RelayConfig.Retention).`,
 
 // chapter is the part of the story that belongs to one consumer and epoch.
 type chapter struct {
-	Consumer string        `json:"consumer"`
-	Epoch    int           `json:"epoch"`
-	State    string        `json:"state"`
-	Events   []event       `json:"events"`
-	Open     []openMessage `json:"open"`
-	Produced []product     `json:"produced"`
-	Notes    []string      `json:"notes"`
-	claim    *admin.StoryClaim
-	stored   time.Time // when its open row was stored
-	history  bool
-	dropped  int
+	Consumer     string        `json:"consumer"`
+	Epoch        int           `json:"epoch"`
+	State        string        `json:"state"`
+	Events       []event       `json:"events"`
+	Open         []openMessage `json:"open"`
+	Produced     []product     `json:"produced"`
+	Notes        []string      `json:"notes"`
+	claim        *admin.StoryClaim
+	stored       time.Time // when its open row was stored
+	history      bool
+	redispatched []time.Time
+	dropped      int
 }
 
 // event is a line of a story.
@@ -149,10 +150,22 @@ func (c *chapter) trace(ctx context.Context, out *outbox.Publisher, key string, 
 	}
 	at := c.claim.ProcessedAt
 	entries, err := out.CausedBy(ctx, c.Consumer, key, at, at.Add(handlerTimeout))
+	for _, at := range c.redispatched {
+		if err == nil {
+			var later []outbox.Entry
+			later, err = out.CausedBy(ctx, c.Consumer, key, at, at)
+			entries = append(entries, later...)
+		}
+	}
 	if err != nil {
 		return err
 	}
+	seen := make(map[int64]bool) // two of the times may be close to each other
 	for _, e := range entries {
+		if seen[e.ID] {
+			continue
+		}
+		seen[e.ID] = true
 		p := product{UUID: e.UUID, Topic: e.Topic, State: e.State.String(), Row: e.ID, Error: e.Error}
 		if !e.SentAt.IsZero() {
 			p.Since = stamp(e.SentAt)

@@ -157,7 +157,7 @@ type openMessage struct {
 	Causation    string            `json:"causation_id,omitempty"`
 	OrderKey     string            `json:"order_key,omitempty"`
 	Aggregate    string            `json:"aggregate,omitempty"`
-	Version      int64             `json:"version,omitempty"`
+	Version      int64             `json:"version,omitempty,string"`
 	Attempts     int               `json:"attempts"`
 	Received     *string           `json:"received_at"`
 	Due          *string           `json:"due_at"`
@@ -187,7 +187,7 @@ func openMessageOf(m admin.Message, payload bool) openMessage {
 	o := openMessage{
 		ID: m.ID, Consumer: m.Consumer, Epoch: m.Epoch, Status: m.Status.String(), Key: jsonKey(m.MessageID), UUID: m.UUID,
 		Topic: m.Topic, EventType: m.EventType, EventVersion: m.EventVersion,
-		Correlation: m.CorrelationID, Causation: m.CausationID, OrderKey: m.OrderKey, Aggregate: m.Aggregate, Version: m.Version,
+		Correlation: m.CorrelationID, Causation: m.CausationID, OrderKey: m.OrderKey, Aggregate: jsonKey(m.Aggregate), Version: m.Version,
 		Attempts: m.Attempts, Received: since(m.ReceivedAt), Due: since(m.DueAt), LeasedUntil: since(m.LeasedUntil),
 		Reason: m.Reason, Error: m.LastError, Group: m.ErrorGroup, Original: m.Original, Metadata: m.Metadata,
 	}

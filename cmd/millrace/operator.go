@@ -70,14 +70,20 @@ func (o *operators) missing() string {
 
 // unchanged says that nothing was done, to which database it would be, and which flags are missing.
 func (a *app) unchanged(done, missing string) {
+	if a.context != "" && a.flags.context == "" { // by then another one may be chosen
+		missing = "--context " + a.context + " " + missing
+	}
 	a.notef("Nothing was %s in %s. To go on, add %s\n", done, a.system(), missing)
 }
 
-// system names the database as user@host/database, after the name that the user gave it.
+// system names the database as user@host/database, after the names that the user gave it.
 func (a *app) system() string {
 	place := oneLine(secret.Place(a.at.dsn))
 	if a.at.name != "" {
-		return a.at.name + ", " + place
+		place = a.at.name + ", " + place
+	}
+	if a.context != "" {
+		return "context " + a.context + ", " + place
 	}
 	return place
 }

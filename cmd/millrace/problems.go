@@ -71,10 +71,7 @@ func (a *app) next(p problems.Problem) string {
 	case problems.Gap:
 		args = "waiting" + of
 	case problems.Outcomes:
-		args = "list --status settling" + of
-		if p.Key != "" {
-			args = "explain " + keyText(p.Key)
-		}
+		args = "redispatch" + of
 	case problems.Stuck:
 		args = "list --status parked"
 		switch {
@@ -104,6 +101,7 @@ func (a *app) where() (flags string) {
 			flags += "--" + name + " " + word(value) + " "
 		}
 	}
+	add("context", a.flags.context, "")
 	if len(a.named) > 1 {
 		add("on", a.at.name, "")
 	}

@@ -18,6 +18,8 @@ The database is named by --dsn or MILLRACE_DSN:
   mysql://user:password@host/database, or user:password@tcp(host:3306)/database
   sqlite:path/to/file.db, or file:path/to/file.db?...
 
+or by a context, see millrace context --help.
+
 Give it the service's own DSN, so that check sees the settings that the service has.
 A service with several databases names each, NAME=DSN, between spaces in MILLRACE_DSN
 or with a --dsn for each. What only reads works on all of them, and what changes
@@ -49,6 +51,7 @@ func (a *app) root() *cobra.Command {
 	root.SetVersionTemplate("millrace {{.Version}}\n")
 	flags := root.PersistentFlags()
 	flags.StringArrayVar(&a.flags.dsn, "dsn", nil, "the `database`; MILLRACE_DSN, which no other user of the host sees, is better")
+	flags.StringVar(&a.flags.context, "context", "", "the database of this `name` in the contexts file, see millrace context")
 	flags.StringVar(&a.flags.on, "on", "", "of several databases, the one with this `name`")
 	flags.StringVar(&a.flags.schema, "schema", "", "the PostgreSQL `schema` of the tables")
 	flags.StringVar(&a.flags.prefix, "prefix", dialect.DefaultPrefix, "the `prefix` of the tables' names")
@@ -58,10 +61,14 @@ func (a *app) root() *cobra.Command {
 	flags.DurationVar(&a.flags.timeout, "timeout", 30*time.Second, "give up after so long; what works in batches has no limit unless this is given")
 	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.understandOutput() }
 	complete(root, "output", outputs)
+	if err := root.RegisterFlagCompletionFunc("context", a.contextNames); err != nil {
+		panic(err) // the flag does not exist
+	}
 	root.AddCommand(
 		a.statusCommand(), a.listCommand(), a.waitingCommand(), a.explainCommand(), a.auditCommand(), a.checkCommand(),
 		a.retryCommand(), a.discardCommand(), a.replayCommand(), a.pauseCommand(), a.resumeCommand(),
-		a.outboxCommand(), a.stepsCommand(), a.purgeCommand(), a.importCommand(), a.migrateCommand(), a.schemaCommand(), a.policyCommand(), a.uiCommand(), a.versionCommand(),
+		a.setVersionCommand(), a.skipGapCommand(), a.redispatchCommand(), a.payloadCommand(),
+		a.outboxCommand(), a.stepsCommand(), a.purgeCommand(), a.importCommand(), a.migrateCommand(), a.schemaCommand(), a.policyCommand(), a.uiCommand(), a.contextCommand(), a.versionCommand(),
 	)
 	return root
 }

@@ -31,6 +31,7 @@ type app struct {
 	flags     globals
 	started   bool            // the flags and arguments were valid
 	named     []*place        // the databases that the user named; nil until places
+	context   string          // the context that they are of
 	at        *place          // the one that the command works on
 	several   bool            // it works on one after the other
 	lenient   bool            // a database that cannot be reached may be opened
@@ -41,6 +42,7 @@ type app struct {
 type globals struct {
 	dsn       []string
 	on        string
+	context   string
 	schema    string
 	prefix    string
 	namespace string

@@ -16,6 +16,7 @@ type place struct {
 	dsn     string
 	db      *sqlx.DB // nil until connect
 	dialect string
+	err     error // why the user named none
 }
 
 var withName = regexp.MustCompile(`^([A-Za-z0-9_-]+)=(.+)$`)
@@ -35,10 +36,7 @@ func (a *app) places() error {
 	if a.named != nil {
 		return nil
 	}
-	given := a.flags.dsn
-	if len(given) == 0 {
-		given = a.fromEnvironment()
-	}
+	given, err := a.given()
 	for _, text := range given {
 		p := placeOf(text)
 		a.secrets.add(p.dsn)
@@ -49,7 +47,7 @@ func (a *app) places() error {
 	}
 	switch {
 	case len(a.named) == 0:
-		a.at = &place{} // connect says what is missing
+		a.at = &place{err: err} // connect says what is missing
 	case a.flags.on != "":
 		i := slices.IndexFunc(a.named, func(p *place) bool { return p.name == a.flags.on })
 		if i < 0 {
@@ -62,9 +60,21 @@ func (a *app) places() error {
 	return nil
 }
 
-// fromEnvironment returns the databases of MILLRACE_DSN: one DSN, or several NAME=DSN between white space.
-func (a *app) fromEnvironment() []string {
-	text := a.env("MILLRACE_DSN")
+// given returns the databases that the user named.
+func (a *app) given() ([]string, error) {
+	switch {
+	case len(a.flags.dsn) > 0 && a.flags.context != "":
+		return nil, usagef("--dsn and --context both name a database: leave one out")
+	case len(a.flags.dsn) > 0:
+		return a.flags.dsn, nil
+	case a.flags.context == "" && a.env("MILLRACE_DSN") != "":
+		return dsnsOf(a.env("MILLRACE_DSN")), nil
+	}
+	return a.fromContext()
+}
+
+// dsnsOf returns the databases of a text: one DSN, or several NAME=DSN between white space.
+func dsnsOf(text string) []string {
 	fields := strings.Fields(text)
 	for _, f := range fields {
 		if placeOf(f).name == "" {

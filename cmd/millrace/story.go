@@ -35,6 +35,9 @@ func chaptersOf(story admin.Story, payload bool) []*chapter {
 		c.add(d.At, "dropped", fmt.Sprintf("a copy%s: %s", fromTopic(d.Topic), d.Reason))
 	}
 	for _, o := range story.Audit {
+		if c := of(o.Consumer, o.Epoch); o.Action == "redispatch" {
+			c.redispatched = append(c.redispatched, o.At)
+		}
 		of(o.Consumer, o.Epoch).add(o.At, o.Action, fmt.Sprintf("by %s, because %q: %s", o.Operator.Name, o.Operator.Reason, o.Detail))
 	}
 	for _, s := range story.Steps {
@@ -91,6 +94,9 @@ func (c *chapter) claimed(claim admin.StoryClaim) {
 	}
 	if claim.OutcomeUnreadable != nil {
 		c.Notes = append(c.Notes, fmt.Sprintf("What it returned cannot be read, so nobody publishes it: %v", claim.OutcomeUnreadable))
+	}
+	if len(claim.Outcome) > 0 {
+		c.Notes = append(c.Notes, "If the source does not deliver it again, millrace redispatch sends what it returned.")
 	}
 	for _, m := range claim.Outcome {
 		c.Produced = append(c.Produced, product{

@@ -7,9 +7,11 @@ import (
 	"net"
 	"net/http"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/dashboard"
+	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/internal/door"
 )
 
@@ -42,7 +44,7 @@ func (a *app) ui(ctx context.Context, listen, by string, config dashboard.Config
 	if err != nil {
 		return &coded{exitUsage, err}
 	}
-	config.Operator = d.Operator
+	config.Operator, config.Title = d.Operator, cmp.Or(config.Title, a.context)
 	pages, err := a.pages(ctx, config)
 	if err != nil {
 		return err
@@ -81,7 +83,7 @@ type servedPages interface {
 }
 
 func (a *app) pagesOf(ctx context.Context, config dashboard.Config) (*dashboard.Handler, error) {
-	store, err := a.store(ctx)
+	store, err := a.storeWith(ctx, tuned, inbox.Config{Logger: watermill.NopLogger{}}) // its pages say what is wrong
 	if err != nil {
 		return nil, err
 	}

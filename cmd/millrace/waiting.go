@@ -14,9 +14,9 @@ type waitingAggregate struct {
 	Aggregate string  `json:"aggregate"`
 	Consumer  string  `json:"consumer"`
 	Epoch     int     `json:"epoch"`
-	WaitsFor  int64   `json:"waits_for_version"`
-	Applied   int64   `json:"applied_version"`
-	Lowest    int64   `json:"lowest_held_version"`
+	WaitsFor  int64   `json:"waits_for_version,string"`
+	Applied   int64   `json:"applied_version,string"`
+	Lowest    int64   `json:"lowest_held_version,string"`
 	Held      count   `json:"held"`
 	Since     *string `json:"since"`
 }
@@ -28,7 +28,8 @@ func (a *app) waitingCommand() *cobra.Command {
 		Use:   "waiting",
 		Short: "Aggregates that hold messages, and the version that each waits for",
 		Long: `Lists the aggregates of which the version gate holds messages, because an earlier version was
-not applied: it was lost, it is parked, or its producer skipped it.`,
+not applied: it was lost, it is parked, or its producer skipped it. millrace skip-gap has an aggregate
+go on without it.`,
 		Example: "  millrace waiting\n  millrace waiting --consumer billing --json",
 		Args:    cobra.NoArgs,
 	}

@@ -2,7 +2,10 @@ package admin
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jmoiron/sqlx"
@@ -13,10 +16,58 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
+// Aggregate returns what the consumer knows of an aggregate, whose id may be written as [Admin.Waiting] shows
+// it, or [inbox.ErrNotFound] if it has seen nothing of it. If no message is held, Held is 0. Aggregate
+// counts up to 500 messages.
+func (a *Admin) Aggregate(ctx context.Context, of inbox.Aggregate) (WaitingAggregate, error) {
+	consumer, err := a.rows.Consumer(ctx, of.Consumer, of.Epoch)
+	var found WaitingAggregate
+	var known bool
+	if err == nil {
+		found, known, err = a.lookUp(ctx, consumer, of.ID)
+	}
+	if err == nil && !known {
+		err = inbox.ErrNotFound
+	}
+	if err != nil {
+		return found, fmt.Errorf("inbox: look for aggregate %q: %w", of.ID, database.Explain(err))
+	}
+	return found, nil
+}
+
+// lookUp returns the aggregate that is shown as shown. One that is not known has the stored id of a new one.
+func (a *Admin) lookUp(ctx context.Context, c stored.Consumer, shown string) (found WaitingAggregate, known bool, err error) {
+	for _, id := range keycode.Parse(shown) {
+		var held []waitingRow
+		err := sqlx.SelectContext(ctx, a.rows.Reader(ctx), &held, a.rows.Dialect.Gate.SelectHeld, c.ID, id, heldPage)
+		if err != nil {
+			return found, false, err
+		}
+		var row stored.Aggregate
+		err = row.Scan(a.rows.Reader(ctx).QueryRowxContext(ctx, a.rows.Dialect.Gate.SelectAggregate, c.ID, id))
+		switch {
+		case errors.Is(err, sql.ErrNoRows) && len(held) == 0:
+			continue
+		case err != nil && !errors.Is(err, sql.ErrNoRows):
+			return found, false, err
+		case len(held) > 0:
+			found = newWaiting(c, held)
+			found.Held.AtLeast = len(held) == heldPage
+		default:
+			found = newWaiting(c, []waitingRow{{Aggregate: id}})
+			found.Held, found.Lowest, found.Since = Count{}, 0, time.Time{}
+		}
+		found.Applied = row.Version
+		return found, true, nil
+	}
+	return WaitingAggregate{id: keycode.Encode(shown)}, false, nil
+}
+
 // SetVersion records that an aggregate was brought to version by other means: by a snapshot, or by an
 // operator who knows that the missing messages will never come. From then on messages up to version
-// are stale, and SetVersion releases the message that is held for the next one. It returns
-// [inbox.ErrWrongState] if the aggregate is at a later version already.
+// are stale, and SetVersion releases the message that is held for the next one. It takes the
+// aggregate's id also as [Admin.Waiting] shows it. It returns [inbox.ErrWrongState] if the aggregate is
+// at a later version already.
 func (a *Admin) SetVersion(ctx context.Context, of inbox.Aggregate, version int64, by Operator) error {
 	if err := by.Validate(); err != nil {
 		return err
@@ -29,30 +80,32 @@ func (a *Admin) SetVersion(ctx context.Context, of inbox.Aggregate, version int6
 	if err != nil {
 		return fmt.Errorf("inbox: set version of aggregate %q: %w", of.ID, err)
 	}
-	err = a.rows.Write(ctx, func(tx *sqlx.Tx) error {
-		if err := a.raise(ctx, tx, consumer.ID, v); err != nil {
-			return err
-		}
-		if err := a.inbox.Release(ctx, tx, consumer.ID, v); err != nil {
-			return fmt.Errorf("release what is held: %w", err)
-		}
-		return a.rows.AuditOf(ctx, tx, by, "set version", consumer.ID, keycode.Encode(of.ID), v.String())
-	})
+	at, _, err := a.lookUp(ctx, consumer, of.ID)
+	if err == nil {
+		err = a.rows.Write(ctx, func(tx *sqlx.Tx) error {
+			if err := a.raise(ctx, tx, consumer.ID, at.id, v.Number); err != nil {
+				return err
+			}
+			if err := a.inbox.Release(ctx, tx, consumer.ID, at.id, v); err != nil {
+				return fmt.Errorf("release what is held: %w", err)
+			}
+			return a.rows.AuditOf(ctx, tx, by, "set version", consumer.ID, at.id, v.String())
+		})
+	}
 	if err != nil {
 		return fmt.Errorf("inbox: set version of aggregate %q: %w", of.ID, database.Explain(err))
 	}
 	a.inbox.Decided(by, "set version", watermill.LogFields{
 		"consumer": of.Consumer, "epoch": of.Epoch, "aggregate": of.ID, "version": version,
 	})
-	a.inbox.Advanced(stored.Name{Name: of.Consumer, Epoch: of.Epoch}, v)
+	a.inbox.Advanced(stored.Name{Name: of.Consumer, Epoch: of.Epoch}, at.id, version)
 	return nil
 }
 
-// raise raises an aggregate to v. It must not lower the version: the gate would apply messages
+// raise raises an aggregate to version. It must not lower the version: the gate would apply messages
 // again although their claims are there.
-func (a *Admin) raise(ctx context.Context, tx *sqlx.Tx, consumer int32, v inbox.Version) error {
-	id := keycode.Encode(v.Aggregate)
-	_, err := tx.ExecContext(ctx, a.rows.Dialect.Gate.SetVersion, consumer, id, v.Number, 0, 0, []byte{})
+func (a *Admin) raise(ctx context.Context, tx *sqlx.Tx, consumer int32, id []byte, version int64) error {
+	_, err := tx.ExecContext(ctx, a.rows.Dialect.Gate.SetVersion, consumer, id, version, 0, 0, []byte{})
 	if err != nil {
 		return err
 	}
@@ -60,8 +113,8 @@ func (a *Admin) raise(ctx context.Context, tx *sqlx.Tx, consumer int32, v inbox.
 	if err := row.Scan(tx.QueryRowContext(ctx, a.rows.Dialect.Gate.SelectAggregate, consumer, id)); err != nil {
 		return err
 	}
-	if row.Version > v.Number {
-		return fmt.Errorf("it is at version %d, and cannot go back to %d (Admin.Forget begins anew): %w", row.Version, v.Number, inbox.ErrWrongState)
+	if row.Version > version {
+		return fmt.Errorf("it is at version %d, and cannot go back to %d (Admin.Forget begins anew): %w", row.Version, version, inbox.ErrWrongState)
 	}
 	return nil
 }

@@ -65,6 +65,65 @@ func (a *Admin) Audit(ctx context.Context, f ConsumerFilter, before int64, limit
 	return entries, nil
 }
 
+// AuditFilter selects decisions of operators. Zero fields match all. Operators, actions and times have no index.
+type AuditFilter struct {
+	ConsumerFilter
+	Operator string
+	Action   string
+	Since    time.Time
+	Until    time.Time // exclusive
+}
+
+func (f AuditFilter) matches(e AuditEntry) bool {
+	return (f.Operator == "" || e.Operator.Name == f.Operator) && (f.Action == "" || e.Action == f.Action) &&
+		!e.At.Before(f.Since) && (f.Until.IsZero() || e.At.Before(f.Until))
+}
+
+// AuditPage is a page of what operators did.
+type AuditPage struct {
+	Entries []AuditEntry
+
+	// Next is the ID before which the next page begins, 0 at the end. If a page has a Next but fewer
+	// entries than were asked for, the search stopped before the end.
+	Next int64
+}
+
+// SearchAudit is [Admin.Audit] for the entries that f matches. It reads about look entries at most, and says where to
+// continue.
+func (a *Admin) SearchAudit(ctx context.Context, f AuditFilter, before int64, limit, look int) (page AuditPage, err error) {
+	const late = time.Minute // entries of one moment may not be in the order of their times
+	if err := validPage(limit); err != nil {
+		return page, fmt.Errorf("inbox: search what operators did: %w", err)
+	}
+	size := MaxPage
+	if f == (AuditFilter{ConsumerFilter: f.ConsumerFilter}) {
+		size = min(limit+1, MaxPage)
+	}
+	for looked := 0; looked < look; looked += size {
+		entries, err := a.Audit(ctx, f.ConsumerFilter, before, size)
+		if err != nil {
+			return page, err
+		}
+		for i, e := range entries {
+			if before = e.ID; !f.matches(e) {
+				continue
+			}
+			if page.Entries = append(page.Entries, e); len(page.Entries) < limit {
+				continue
+			}
+			if i < len(entries)-1 || len(entries) == size {
+				page.Next = before
+			}
+			return page, nil
+		}
+		if len(entries) < size || entries[len(entries)-1].At.Before(f.Since.Add(-late)) {
+			return page, nil
+		}
+	}
+	page.Next = before
+	return page, nil
+}
+
 // audited reads the range of each consumer in the order of its index, so the cost depends on the
 // page, not on the table.
 func (a *Admin) audited(ctx context.Context, f ConsumerFilter, before int64, limit int) ([]AuditEntry, error) {

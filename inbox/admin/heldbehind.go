@@ -43,7 +43,7 @@ func (a *Admin) sayBehind(row stored.Message, v inbox.Version, behind heldBehind
 		a.log.Error("inbox: could not look for messages held behind a discarded one", database.Explain(behind.err), about)
 	case behind.waiting > 0 && behind.version < v.Number:
 		a.log.Error("inbox: messages stay held behind one that was discarded",
-			fmt.Errorf("call Admin.SetVersion with %d once its effect is there, or is not needed", v.Number),
+			fmt.Errorf("call Admin.SetVersion with %d, or millrace set-version, once its effect is there, or is not needed", v.Number),
 			about.Add(watermill.LogFields{"count": behind.waiting}))
 	}
 }

@@ -24,6 +24,8 @@ const MaxPayload = 64 << 20
 // If the key is made of the payload, and no queue serves the consumer, the corrected message would
 // come back under another key: leave such a message, and publish by hand.
 //
+// A payload that is stored encrypted is replaced only by a Store with inbox.Config.Payloads.
+//
 // ReplacePayload returns [inbox.ErrNotFound] if no such message is open, and [inbox.ErrWrongState]
 // if its state does not allow a change.
 func (a *Admin) ReplacePayload(ctx context.Context, id int64, payload []byte, by Operator) error {

@@ -2,9 +2,18 @@ package admin
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // An UnsettledOutcome is what a handler produced in a committed run and the broker may lack.
@@ -16,19 +25,90 @@ type UnsettledOutcome struct {
 	Messages  []*message.Message
 	StoredAt  time.Time
 	Age       time.Duration
+
+	consumer int32
+	id       []byte
 }
 
-// Unsettled lists the oldest outcomes stored longer than age ago, at most limit of them. It leaves
-// out those that it cannot read, and names them in the error. [inbox.Store.Redispatch] publishes
-// them.
-func (a *Admin) Unsettled(ctx context.Context, age time.Duration, limit int) ([]UnsettledOutcome, error) {
-	outcomes, err := a.inbox.Unsettled(ctx, age, limit)
+// Unsettled lists the oldest outcomes of the consumers that f matches, stored longer than age ago, at
+// most limit of them. It leaves out those that it cannot read, and names them in the error.
+// [Admin.Redispatch] publishes one, [inbox.Store.Redispatch] all.
+func (a *Admin) Unsettled(ctx context.Context, f ConsumerFilter, age time.Duration, limit int) ([]UnsettledOutcome, error) {
 	var found []UnsettledOutcome
-	for _, o := range outcomes {
-		found = append(found, UnsettledOutcome{
-			Consumer: o.Consumer, Epoch: o.Epoch, MessageID: o.MessageID, Topic: o.Topic, Messages: o.Messages,
-			StoredAt: o.StoredAt, Age: o.Age,
-		})
+	var problems []error
+	for offset := 0; len(found) < limit; {
+		most := limit - len(found)
+		if f != (ConsumerFilter{}) {
+			most = MaxPage
+		}
+		page, read, err := a.inbox.Unsettled(ctx, age, offset, min(most, MaxPage))
+		problems = append(problems, err)
+		for _, o := range page {
+			if f.matches(o) && len(found) < limit {
+				found = append(found, unsettledOutcome(o))
+			}
+		}
+		if offset += read; read < min(most, MaxPage) {
+			break
+		}
 	}
-	return found, err
+	return found, errors.Join(problems...)
 }
+
+func (f ConsumerFilter) matches(o stored.Unsettled) bool {
+	return (f.Consumer == "" || f.Consumer == o.Consumer) && (f.Epoch == nil || *f.Epoch == o.Epoch)
+}
+
+func unsettledOutcome(o stored.Unsettled) UnsettledOutcome {
+	return UnsettledOutcome{
+		Consumer: o.Consumer, Epoch: o.Epoch, MessageID: o.MessageID, Topic: o.Topic, Messages: o.Messages,
+		StoredAt: o.StoredAt, Age: o.Age, consumer: o.ConsumerID, id: o.ID,
+	}
+}
+
+// Redispatch publishes an outcome that [Admin.Unsettled] listed, with the same UUIDs, bytes and
+// metadata, and settles it. An outbox.Publisher on the same database stores the messages in the
+// transaction that settles the outcome, so the outcome is sent once, whoever else calls Redispatch. Any
+// other publisher is called before the commit, and may be called again. The broker gets the outcome twice if the source
+// delivers the message again. Redispatch returns [inbox.ErrNotFound] if the outcome was settled before.
+func (a *Admin) Redispatch(ctx context.Context, o UnsettledOutcome, by Operator, to message.Publisher) error {
+	if err := by.Validate(); err != nil {
+		return err
+	}
+	var own *ambient.Tx
+	err := a.rows.Write(ctx, func(tx *sqlx.Tx) error {
+		fresh, err := a.inbox.DeleteOutcome(ctx, tx, o.consumer, o.id)
+		switch {
+		case err != nil:
+			return err
+		case !fresh:
+			return fmt.Errorf("it was settled before: %w", inbox.ErrNotFound)
+		}
+		detail := fmt.Sprintf("%d messages to topic %q", len(o.Messages), o.Topic)
+		if err := a.rows.AuditOf(ctx, tx, by, "redispatch", o.consumer, o.id, detail); err != nil || len(o.Messages) == 0 {
+			return err // erased payloads leave no message
+		}
+		own = ambient.New(tx, a.rows.DB.DB)
+		defer own.End()
+		own.Cause = cause(ambient.Cause(o.Consumer, o.MessageID))
+		for _, m := range o.Messages {
+			m.SetContext(ambient.With(ctx, own))
+		}
+		return to.Publish(o.Topic, o.Messages...)
+	})
+	if err != nil {
+		return fmt.Errorf("inbox: redispatch consumer %q, message %q to %q: %w", o.Consumer, o.MessageID, o.Topic, database.Explain(err))
+	}
+	if own != nil {
+		own.Committed()
+	}
+	a.inbox.Decided(by, "redispatch", watermill.LogFields{
+		"consumer": o.Consumer, "epoch": o.Epoch, "message_id": o.MessageID, "topic": o.Topic, "count": len(o.Messages),
+	})
+	return nil
+}
+
+// cause names the message whose handler produced an outcome.
+type cause string
+
+func (c cause) String() string { return string(c) }

@@ -82,23 +82,25 @@ type waitingRow struct {
 	ReceivedAt int64  `db:"received_at"`
 }
 
+// heldPage is how many held messages one query reads.
+const heldPage = 500
+
 // waiting reads the held messages of a consumer in the order of aggregates and versions, a page at
 // a time. Of an aggregate with more than a page it reads the first page only.
 func (a *Admin) waiting(ctx context.Context, c stored.Consumer, after []byte, limit int) (found []WaitingAggregate, err error) {
-	const page = 500
 	for more := true; more && len(found) < limit; {
 		var rows []waitingRow
-		err := sqlx.SelectContext(ctx, a.rows.Reader(ctx), &rows, a.rows.Dialect.Gate.SelectWaiting, c.ID, after, page)
+		err := sqlx.SelectContext(ctx, a.rows.Reader(ctx), &rows, a.rows.Dialect.Gate.SelectWaiting, c.ID, after, heldPage)
 		if err != nil {
 			return nil, err
 		}
 		groups := byAggregate(rows)
-		if more = len(rows) == page; more && len(groups) > 1 {
+		if more = len(rows) == heldPage; more && len(groups) > 1 {
 			groups = groups[:len(groups)-1] // it may continue: the next page begins with it
 		}
 		for _, group := range groups {
 			a := newWaiting(c, group)
-			a.Held.AtLeast = len(group) == page
+			a.Held.AtLeast = len(group) == heldPage
 			found = append(found, a)
 			after = a.id
 		}

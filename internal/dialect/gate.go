@@ -38,7 +38,9 @@ type Gate struct {
 	ReleaseHeld string
 
 	// CountHeld counts the held messages of an aggregate, up to a limit. It can be repeated by [UnionAll] for several.
-	CountHeld string
+	// SelectHeld lists them by version.
+	CountHeld  string
+	SelectHeld string
 
 	// SelectHeldAges returns a page of the held messages of a consumer, by id, and whether each has waited too
 	// long. It does not use an index on due_at, which would lead through all due messages. SelectExpired reads the

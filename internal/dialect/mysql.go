@@ -178,6 +178,12 @@ var mysqlGate = Gate{
 			WHERE consumer = ? AND place = 3 AND aggregate = ?
 			LIMIT ?) counted
 		GROUP BY aggregate`,
+	SelectHeld: `
+		SELECT aggregate, version, received_at
+		FROM millrace_messages FORCE INDEX (by_held)
+		WHERE consumer = ? AND place = 3 AND aggregate = ?
+		ORDER BY version
+		LIMIT ?`,
 	SelectHeldAges: `
 		SELECT id, due_at <= {now} AS expired
 		FROM millrace_messages FORCE INDEX (by_status)

@@ -180,6 +180,12 @@ var postgresGate = Gate{
 			ORDER BY version
 			LIMIT $3) counted
 		GROUP BY aggregate`,
+	SelectHeld: `
+		SELECT aggregate, version, received_at
+		FROM millrace_messages
+		WHERE consumer = $1 AND aggregate = $2 AND status = 7
+		ORDER BY version
+		LIMIT $3`,
 	SelectHeldAges: `
 		SELECT * FROM (
 			SELECT id, due_at <= (SELECT {now}) AS expired

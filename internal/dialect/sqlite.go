@@ -113,6 +113,12 @@ var sqliteGate = Gate{
 			SELECT aggregate FROM millrace_messages INDEXED BY ix_millrace_messages_held
 			WHERE consumer = ? AND aggregate = ? AND status = 7
 			LIMIT ?) counted`,
+	SelectHeld: `
+		SELECT aggregate, version, received_at
+		FROM millrace_messages INDEXED BY ix_millrace_messages_held
+		WHERE consumer = ? AND aggregate = ? AND status = 7
+		ORDER BY version
+		LIMIT ?`,
 	SelectHeldAges: `
 		SELECT id, due_at <= {now} AS expired
 		FROM millrace_messages INDEXED BY ix_millrace_messages_ages

@@ -125,7 +125,7 @@ func (f *finder) outcomes(ctx context.Context) error {
 		}
 		if keys == nil {
 			keys = make(map[string]string)
-			found, err := f.ops.Unsettled(ctx, OutcomeTooLong, mostOfAKind)
+			found, err := f.ops.Unsettled(ctx, admin.ConsumerFilter{}, OutcomeTooLong, mostOfAKind)
 			if err != nil && !legible(err) {
 				return err
 			}

@@ -139,7 +139,7 @@ func TestHostileTextIsShownAsText(t *testing.T) {
 		check(b.get(page))
 	}
 	b.shows(b.get(key), "&lt;script&gt;alert(1)&lt;/script&gt;")
-	for _, hostile := range []string{"?consumer=<script>alert(1)</script>", "inbox?status=<script>", "?done=<script>alert(1)</script>", "inbox?topic=\"><script>alert(1)</script>"} {
+	for _, hostile := range []string{"?consumer=<script>alert(1)</script>", "inbox?status=<script>", "?done=<script>alert(1)</script>", "inbox?topic=\"><script>alert(1)</script>", "audit?operator=\"><script>alert(1)</script>"} {
 		r := httptest.NewRequest(http.MethodGet, stuck.Prefix+"/", nil)
 		page, query, _ := strings.Cut(hostile, "?")
 		r.URL.Path, r.URL.RawQuery = stuck.Prefix+"/"+page, query

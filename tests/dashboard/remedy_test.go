@@ -59,6 +59,16 @@ var remedyBodies = []testdb.Body{
 		assert.Zero(t, b.Count(`SELECT COUNT(*) FROM millrace_messages`))
 		b.shows(b.get("message?key=order-0001"), "discarded", "a test order")
 		b.shows(b.get("audit"), "ada", "discard", "a test order", "order-0001")
+		b.DB.Do(t, `INSERT INTO millrace_audit (at, actor, action, reason, consumer, message_id, detail)
+			SELECT at, ?, action, ?, consumer, message_id, detail FROM millrace_audit, `+b.DB.Numbers(1100), []byte("bob"), []byte("another"))
+		page = b.get("audit?operator=ada&action=discard&consumer=billing&since=2020-01-01T00:00")
+		b.shows(page, "a test order", `value="ada"`, "Remove the filter")
+		assert.NotContains(t, page.text, "another")
+		b.shows(b.get("audit?operator=bob"), "audit?before=", "&amp;operator=bob")
+		for _, filter := range []string{"operator=eve", "action=retry", "consumer=nobody", "until=2020-01-01T00:00", "since=2100-01-01T00:00"} {
+			b.shows(b.get("audit?"+filter), "No entry matches.")
+		}
+		b.refused(b.get("audit?since=yesterday"), http.StatusBadRequest, "no date and time")
 	}},
 	{Name: "a look at a result", Why: "what a handler kept is hidden as a payload is, and shown to who says why", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)

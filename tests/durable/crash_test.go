@@ -77,7 +77,7 @@ func TestKilledWithAnOutcome(t *testing.T) {
 				}
 				deaf.Kill()
 				c.collect(deaf)
-				kept, err := admin.New(b.store).Unsettled(t.Context(), 0, 10)
+				kept, err := admin.New(b.store).Unsettled(t.Context(), admin.ConsumerFilter{}, 0, 10)
 				require.NoError(t, err)
 				require.Len(t, kept, 1)
 				c.lapse()

@@ -219,6 +219,8 @@ var replaceBodies = []testdb.Body{
 		})
 		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
 		id := b.only(store, admin.Parked).ID
+		blind := rig.NewStore(t, b.db.DB, inbox.Config{AllowPayloadChange: true})
+		require.ErrorContains(t, admin.New(blind).ReplacePayload(t.Context(), id, large, ada), "encrypted", "it would be stored in the clear")
 		require.NoError(t, admin.New(store).ReplacePayload(t.Context(), id, large, ada))
 		assert.Equal(t, large, b.only(store, admin.Parked).Payload)
 		assert.Empty(t, b.stored(), "it is kept elsewhere")

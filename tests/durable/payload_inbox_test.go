@@ -168,7 +168,7 @@ var inboxPayloadBodies = []testdb.Body{
 			assert.Equal(t, first[i].Metadata, again[i].Metadata)
 		}
 		keys.failWith(errDown)
-		_, err := admin.New(store).Unsettled(t.Context(), 0, 10)
+		_, err := admin.New(store).Unsettled(t.Context(), admin.ConsumerFilter{}, 0, 10)
 		require.ErrorIs(t, err, errDown)
 		keys.failWith(nil)
 		keys.erase("alice")

@@ -100,7 +100,7 @@ func TestRedispatchedOutcomesStayInTheirTrace(t *testing.T) {
 		msg := message.NewMessage("7", []byte(secret))
 		d.feed.Send(t, msg)
 		require.False(t, rig.Answer(t, msg))
-		stored, err := admin.New(b.store).Unsettled(t.Context(), 0, 10)
+		stored, err := admin.New(b.store).Unsettled(t.Context(), admin.ConsumerFilter{}, 0, 10)
 		require.NoError(t, err)
 		require.Len(t, stored, 1)
 		kept := maps.Clone(stored[0].Messages[0].Metadata)

@@ -38,6 +38,8 @@ var acts = []struct {
 		"retry", "--all-matching", "--group", "3411", "--status", "parked", "--reason", "the rest", "--by", "ada", "--yes", "--json",
 	}},
 	{"explain-retried", []string{"explain", id(4)}},
+	{"payload", []string{"payload", "replace", "7", "--file", "testdata/corrected.json", "--reason", "it was cut off", "--by", "ada", "--yes"}},
+	{"payload-again", []string{"payload", "replace", "7", "--file", "testdata/corrected.json", "--reason", "x", "--by", "ada", "--yes", "-o", "yaml"}},
 	{"discard", []string{"discard", "7", "--reason", "a test message", "--by", "ada", "--yes"}},
 	{"explain-discarded", []string{"explain", id(7)}},
 	{"retry-through-outbox", []string{"retry", "10", "--reason", "it is another one", "--by", "ada", "--yes", "--through-outbox"}},
@@ -45,6 +47,10 @@ var acts = []struct {
 	{"outbox-discard", []string{"outbox", "discard", "--all-matching", "--topic", "payments", "--reason", "x", "--by", "ada", "--yes"}},
 	{"steps-decide", []string{"steps", "decide", doubtfulStep, "--not-done", "--reason", "the bank has not seen it", "--by", "ada", "--yes"}},
 	{"steps-decide-again", []string{"steps", "decide", doubtfulStep, "--done", "--reason", "x", "--by", "ada", "--yes"}},
+	{"redispatch", []string{"redispatch", "--reason", "its process died", "--by", "ada", "--yes"}},
+	{"redispatch-again", []string{"redispatch", id(21), "--age", "0s", "--reason", "its process died", "--by", "ada", "--yes"}},
+	{"skip-gap", []string{"skip-gap", "billing", "account 17", "--missing", "4", "--reason", "the producer skipped it", "--by", "ada", "--yes"}},
+	{"skip-gap-again", []string{"skip-gap", "billing", "account 17", "--missing", "4", "--reason", "x", "--by", "ada", "--yes"}},
 	{"outbox-list-empty", []string{"outbox", "list"}},
 	{"audit", []string{"audit", "--by", "ada", "--since", "1h", "--limit", "3"}},
 	{"audit-filter-json", []string{"audit", "--consumer", "billing", "--action", "pause", "--until", "2100-01-01", "--json"}},
@@ -56,6 +62,9 @@ func TestWhatItMends(t *testing.T) {
 	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
 		s.serve()
 		for _, act := range acts {
+			if act.name == "discard" {
+				assert.Equal(t, 1, s.count(`SELECT COUNT(*) FROM millrace_messages WHERE id = 7 AND payload = ?`, []byte("{\"order\":7,\"secret\":\"Corr3cted\"}\n")))
+			}
 			golden(t, act.name, act.args, s.run(act.args...))
 		}
 		open := func(status admin.Status) int {

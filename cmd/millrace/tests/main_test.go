@@ -50,7 +50,12 @@ type result struct {
 // call runs the command with a DSN in its environment.
 func call(t *testing.T, dsn string, args ...string) result {
 	t.Helper()
-	cmd := command(t.Context(), dsn, args...)
+	return finish(t, command(t.Context(), dsn, args...))
+}
+
+// finish runs a command.
+func finish(t *testing.T, cmd *exec.Cmd) result {
+	t.Helper()
 	var out, err bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &err
 	return result{code: exit(t, cmd.Run()), out: out.String(), err: err.String()}
@@ -58,7 +63,7 @@ func call(t *testing.T, dsn string, args ...string) result {
 
 func command(ctx context.Context, dsn string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, binary, args...)
-	cmd.Env = append(os.Environ(), "MILLRACE_DSN="+dsn)
+	cmd.Env = append(os.Environ(), "MILLRACE_DSN="+dsn, "MILLRACE_CONTEXTS=/nowhere", "MILLRACE_CONTEXT=")
 	cmd.WaitDelay = 10 * time.Second
 	return cmd
 }

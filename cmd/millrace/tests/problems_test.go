@@ -21,7 +21,7 @@ import (
 // tidy mends everything that is wrong in the shop.
 func (s *shop) tidy() {
 	s.Helper()
-	for _, table := range []string{"messages", "outcomes", "steps", "outbox", "outbox_relays", "outbox_shards", "outbox_layout"} {
+	for _, table := range []string{"messages", "versions", "outcomes", "steps", "outbox", "outbox_relays", "outbox_shards", "outbox_layout"} {
 		s.exec(`DELETE FROM millrace_` + table)
 	}
 }

@@ -99,10 +99,18 @@ func (s *shop) stock() {
 	become(8, admin.Held, 0, "", 0, "waits for version 4")
 	become(9, admin.Settling, 1, "", 0, "")
 	s.exec(`UPDATE millrace_messages SET aggregate = ?, version = 5 WHERE id = 8`, keycode.Encode("account 17"))
+	s.version("account 17", 3)
 	s.exec(`UPDATE millrace_messages SET due_at = ? WHERE id = 3`, time.Now().Add(time.Hour).UnixMicro())
 	s.exec(`INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
 		SELECT consumer, message_id, payload_hash, 1, 0, received_at FROM millrace_messages WHERE status > 1`)
 	s.exec(`UPDATE millrace_messages SET error_group = NULL, last_error = NULL WHERE id > 7`)
+}
+
+// version has an aggregate of billing be at a version.
+func (s *shop) version(aggregate string, version int64) {
+	s.Helper()
+	s.exec(`INSERT INTO millrace_versions (consumer, aggregate, version, first_version, token, message_id, payload_hash)
+		SELECT id, ?, ?, 1, 0, ?, 0 FROM millrace_consumers WHERE name = ?`, keycode.Encode(aggregate), version, []byte{}, []byte("billing"))
 }
 
 // work has mail handle messages: one that publishes, with copies, and one whose outcome is

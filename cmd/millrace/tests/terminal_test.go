@@ -163,7 +163,7 @@ func TestHelpAndVersion(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
 		"", "status", "list", "waiting", "audit", "version", "explain", "check", "retry", "discard", "pause", "resume", "outbox", "outbox list", "outbox retry",
-		"outbox discard", "outbox shards", "purge", "migrate", "schema",
+		"outbox discard", "outbox shards", "purge", "migrate", "schema", "set-version", "skip-gap", "redispatch", "payload", "payload replace", "context", "context list", "context use",
 	} {
 		r := call(t, "", append(strings.Fields(name), "--help")...)
 		assert.Zero(t, r.code, r.err)

@@ -1,0 +1,51 @@
+package tests_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/msgcode"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// outcome leaves what the handler of mail returned for a message.
+func (s *shop) outcome(key string, messages []byte) {
+	s.Helper()
+	s.exec(`INSERT INTO millrace_outcomes (consumer, message_id, created_at, topic, messages)
+		SELECT id, ?, ?, ?, ? FROM millrace_consumers WHERE name = ?`, keycode.Encode(key), ago(day), []byte("receipts"), messages, []byte("mail"))
+}
+
+// TestAnOutcomeIsSentOnce: whoever sends it, whatever its key is, and beside one that nobody can read.
+func TestAnOutcomeIsSentOnce(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
+		const odd = "a/b \xff'$(id)\n"
+		s.outcome(odd, msgcode.Encode([]*message.Message{order(60), order(61)}))
+		s.outcome("torn", []byte("no messages"))
+		r := s.run("redispatch", "--consumer", "mail")
+		assert.Contains(t, r.out, "3 messages of 2 outcomes would be stored")
+		assert.Contains(t, r.out, " escaped:a%2Fb+%FF%27%24%28id%29%0A ")
+		assert.Contains(t, r.err, `message "torn"`)
+		s.outcome("settled", msgcode.Encode([]*message.Message{order(62)}))
+		s.meanwhile(`DELETE FROM millrace_outcomes WHERE message_id = `+s.db.Bytes("'\x02settled'"), "millrace_outcomes",
+			"redispatch", "settled", "--reason", "its process died", "--yes")
+		assert.Zero(t, s.count(`SELECT COUNT(*) FROM millrace_outbox WHERE uuid = ?`, id(62)), "another operator was first")
+		for range 2 {
+			r := s.run("redispatch", "--reason", "its process died", "--yes")
+			assert.Equal(t, 1, r.code, "one cannot be read\n%s%s", r.out, r.err)
+			assert.Contains(t, r.err, `message "torn"`)
+		}
+		for _, n := range []int{40, 60, 61} {
+			assert.Equal(t, 1, s.count(`SELECT COUNT(*) FROM millrace_outbox WHERE topic = ? AND uuid = ?`, "receipts", id(n)))
+		}
+		assert.Equal(t, 1, s.count(`SELECT COUNT(*) FROM millrace_outcomes`), "it stays for somebody who can")
+		assert.Equal(t, 2, s.count(`SELECT COUNT(*) FROM millrace_audit`))
+		assert.Contains(t, s.run("explain", id(21)).out, fmt.Sprintf("    %s  receipts  PENDING (outbox ", id(40)))
+		s.exec(`DELETE FROM millrace_outbox_relays`)
+		assert.Contains(t, s.run("redispatch", "--consumer", "mail", "torn").err, `message "torn"`)
+	}))
+}
