@@ -64,18 +64,20 @@ func TestAMessageTakesThreeFlights(t *testing.T) {
 			}
 			return nil
 		})
-		const each = 10 // the first prepares statements, and after others the outbox notifies relays
+		published := 0
 		for publishes = range 3 {
 			least := int64(100)
-			for range each {
+			// The first prepares statements, and if the last commit was a while ago the outbox notifies relays.
+			for tries := 0; tries < 10 || least > 3 && tries < 1000; tries++ {
 				before := flights.Load()
 				_, err := handle(newMessage(t))
 				require.NoError(t, err)
 				least = min(least, flights.Load()-before)
+				published += publishes
 			}
 			assert.EqualValues(t, 3, least, "%v, %d published", mode, publishes)
 		}
-		assert.Equal(t, each*(1+2), db.Count(t, `SELECT COUNT(*) FROM millrace_outbox`))
+		assert.Equal(t, published, db.Count(t, `SELECT COUNT(*) FROM millrace_outbox`))
 	}
 }
 
