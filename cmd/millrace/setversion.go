@@ -101,7 +101,7 @@ func (act *advancing) skipGap(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	s := step{"skip-gap", now, now.Lowest - 1, true}
+	s := step{skipGap, now, now.Lowest - 1, true}
 	gap := s.skipped()
 	switch nothing := now.Held.N == 0 || now.Lowest <= now.Applied+1; {
 	case nothing && act.missing == "":
@@ -147,6 +147,8 @@ func (act *advancing) aggregate(ctx context.Context, args []string) (*admin.Admi
 	return ops, of, err
 }
 
+const skipGap = "skip-gap"
+
 // step moves an aggregate from what it is now to a version.
 type step struct {
 	name  string
@@ -171,7 +173,11 @@ func (act *advancing) carryOut(ctx context.Context, ops *admin.Admin, of inbox.A
 		return errors.Join(shown, &silent{exitUsage})
 	}
 	operator, err := act.by.operator()
-	if err == nil {
+	switch {
+	case err != nil:
+	case s.name == skipGap:
+		err = ops.SkipGap(ctx, of, s.now.Applied+1, s.to, operator)
+	default:
 		err = ops.SetVersion(ctx, of, s.to, operator)
 	}
 	if err != nil {

@@ -69,6 +69,37 @@ func (a *Admin) lookUp(ctx context.Context, c stored.Consumer, shown string) (fo
 // aggregate's id also as [Admin.Waiting] shows it. It returns [inbox.ErrWrongState] if the aggregate is
 // at a later version already.
 func (a *Admin) SetVersion(ctx context.Context, of inbox.Aggregate, version int64, by Operator) error {
+	return a.setVersion(ctx, of, version, by, nil)
+}
+
+// SkipGap is [Admin.SetVersion] with version to, if exactly the versions from up to that one are missing before the first
+// held message. Otherwise, also if one of them came at this moment, it changes nothing and returns
+// [inbox.ErrWrongState].
+func (a *Admin) SkipGap(ctx context.Context, of inbox.Aggregate, from, to int64, by Operator) error {
+	return a.setVersion(ctx, of, to, by, func(tx *sqlx.Tx, consumer int32, id []byte) error {
+		gate := a.rows.Dialect.Gate
+		if _, err := tx.ExecContext(ctx, gate.LockAggregates, consumer, id, 0, 0, 0, []byte{}, 0); err != nil {
+			return fmt.Errorf("lock it: %w", err)
+		}
+		var row stored.Aggregate
+		if err := row.Scan(tx.QueryRowContext(ctx, gate.SelectAggregate, consumer, id)); err != nil {
+			return err
+		}
+		var first []waitingRow
+		if err := tx.SelectContext(ctx, &first, gate.SelectHeld, consumer, id, 1); err != nil {
+			return err
+		}
+		if row.Version != from-1 || len(first) == 0 || first[0].Version != to+1 {
+			return fmt.Errorf("versions %d to %d are not what it misses now: %w", from, to, inbox.ErrWrongState)
+		}
+		return nil
+	})
+}
+
+// setVersion sets a version unless check, which may be nil, returns an error.
+func (a *Admin) setVersion(
+	ctx context.Context, of inbox.Aggregate, version int64, by Operator, check func(tx *sqlx.Tx, consumer int32, id []byte) error,
+) error {
 	if err := by.Validate(); err != nil {
 		return err
 	}
@@ -83,6 +114,11 @@ func (a *Admin) SetVersion(ctx context.Context, of inbox.Aggregate, version int6
 	at, _, err := a.lookUp(ctx, consumer, of.ID)
 	if err == nil {
 		err = a.rows.Write(ctx, func(tx *sqlx.Tx) error {
+			if check != nil {
+				if err := check(tx, consumer.ID, at.id); err != nil {
+					return err
+				}
+			}
 			if err := a.raise(ctx, tx, consumer.ID, at.id, v.Number); err != nil {
 				return err
 			}

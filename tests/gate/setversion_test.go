@@ -48,6 +48,33 @@ func TestSetVersionWhileTheFirstMessageIsHandled(t *testing.T) {
 	}))
 }
 
+// What an operator saw may have changed when the gap is skipped.
+func TestSkipGapWhileAMissingMessageIsHandled(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
+		a := inbox.Aggregate{Consumer: consumer, ID: "a"}
+		b.queued(b.store)
+		must(t, b.gated(b.store, millrace.VersionGate{}, handler), change("a", 1), change("a", 5))
+		operator := b.process()
+		skip := func(from, to int64) error { return admin.New(operator).SkipGap(t.Context(), a, from, to, ada) }
+		var ended <-chan error
+		must(t, b.gated(b.store, millrace.VersionGate{}, func(msg *message.Message) ([]*message.Message, error) {
+			ended = rig.Go(func() error { return skip(2, 4) })
+			waits(b)
+			return handler(msg)
+		}), change("a", 2))
+		require.ErrorIs(t, rig.Within(t, ended, "SkipGap returns"), inbox.ErrWrongState)
+		assert.Equal(t, int64(2), b.version(a.ID))
+
+		must(t, b.gated(b.store, millrace.VersionGate{}, handler), change("a", 4)) // is held: only 3 is missing now
+		require.ErrorIs(t, skip(3, 4), inbox.ErrWrongState)
+		assert.Equal(t, 2, b.open(admin.Held))
+		require.NoError(t, skip(3, 3))
+		assert.Equal(t, int64(3), b.version(a.ID))
+		assert.Equal(t, 1, b.open(admin.Held), "4 is released")
+	}))
+}
+
 // waits returns when a statement about versions waits for a lock. On SQLite the others wait in memory.
 func waits(b *bed) {
 	query := map[string]string{
