@@ -209,6 +209,10 @@ func (r *redispatching) carryOut(
 	}
 	bar, done, messages := r.progress("redispatch", admin.Count{N: len(found)}), 0, 0
 	for _, o := range found {
+		if err := ctx.Err(); err != nil {
+			failures = errors.Join(failures, err)
+			break
+		}
 		err := admin.New(store).Redispatch(ctx, o, operator, out)
 		switch {
 		case errors.Is(err, inbox.ErrNotFound):
@@ -219,7 +223,7 @@ func (r *redispatching) carryOut(
 			messages += len(o.Messages)
 			bar.at(done)
 		}
-		if ctx.Err() != nil || exitCode(err) == exitUnreachable {
+		if exitCode(err) == exitUnreachable {
 			break
 		}
 	}
