@@ -127,8 +127,7 @@ func (b *batches) claimOnce(part []*member) (r *batchRun, rest []*member, err er
 	root.Ended = tx.Ended
 	r = &batchRun{batches: b, members: won, leave: leave}
 	r.whole = &claim{
-		delivery: won[0].delivery, visit: &visit{}, id32: reg.ID, known: reg.Generation,
-		batch: r, tx: tx, span: span, ambient: root, began: began,
+		delivery: won[0].delivery, visit: &visit{}, id32: reg.ID, batch: r, tx: tx, span: span, ambient: root, began: began,
 	}
 	r.ctx = handlerContext{Context: ambient.With(withValues(span.handler, won[0].delivery.ctx), root), span: span}
 	for _, m := range won {

@@ -58,7 +58,7 @@ func (b *batches) alone(msg *message.Message) ([]*message.Message, error) {
 // holds reports whether messages with a gap are held at once: if one waited in memory, it could keep others from
 // forming a batch.
 func (b *batches) holds() bool {
-	return b != nil && b.gate != nil && b.gate.config.OnGap == GapHold && b.consumer.store.queueOf(b.consumer.name()) != nil
+	return b != nil && b.gate != nil && b.gate.config.OnGap == GapHold && b.consumer.store.bellOf(b.consumer.name()) != nil
 }
 
 // lineUp takes the turns of the aggregates and returns the members of part that the batch can handle or hold. It

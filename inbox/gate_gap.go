@@ -50,7 +50,7 @@ func (cl *claim) gap(g *gate, v versioned, row stored.Aggregate) error {
 			cl.sendBack(delay, gap)
 			return nil
 		}
-		if cl.consumer.store.queueOf(cl.consumer.name()) == nil {
+		if cl.consumer.store.bellOf(cl.consumer.name()) == nil {
 			cl.refuse(v, ReasonGap, gap.Error()+within)
 			return nil
 		}

@@ -23,7 +23,7 @@ import (
 // already, or to send it back if no queue would deliver it.
 func (cl *claim) hold(g *gate, v versioned, row stored.Aggregate) error {
 	s := cl.consumer.store
-	if s.queueOf(cl.consumer.name()) == nil {
+	if s.bellOf(cl.consumer.name()) == nil {
 		delay, _ := cl.consumer.gaps.fail(cl.memoryKey, stored.Never)
 		cl.sendBack(delay, ErrNoQueue)
 		return nil

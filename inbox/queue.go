@@ -130,33 +130,30 @@ func (s *Store) Queue(config QueueConfig) (*Queue, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	name := stored.Name{Name: config.Consumer, Epoch: config.Epoch}
-	ring := &bell.Bell{}
-	if other := s.queues[name]; other != nil {
-		ring = other.bell
+	if s.bells[name] == nil {
+		s.bells[name] = &bell.Bell{}
 	}
 	consumer := ConsumerConfig{Name: config.Consumer, Key: config.Key, Options: Options{Epoch: config.Epoch}}
 	consumer.setDefaults()
 	self := consumer.self()
 	self.Unsettled = true // only the middleware knows the consumer's settings
-	q := &Queue{
-		store: s, config: config, name: name, bell: ring, row: s.rows.Registered(self),
+	return &Queue{
+		store: s, config: config, name: name, bell: s.bells[name], row: s.rows.Registered(self),
 		unopenable: recent.NewSet(mostUnopenable, 4*max(config.MaxBackoff, time.Hour)),
-	}
-	s.queues[name] = q
-	return q, nil
+	}, nil
 }
 
-// queueOf returns a queue of a consumer in this process, nil if there is none. All of them share a bell.
-func (s *Store) queueOf(name stored.Name) *Queue {
+// bellOf returns the bell of this process's queues of a consumer, nil if there are none.
+func (s *Store) bellOf(name stored.Name) *bell.Bell {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.queues[name]
+	return s.bells[name]
 }
 
 // wakeQueue tells this process's queues of a consumer that a message is due.
 func (s *Store) wakeQueue(name stored.Name) {
-	if q := s.queueOf(name); q != nil {
-		q.bell.Ring()
+	if b := s.bellOf(name); b != nil {
+		b.Ring()
 	}
 }
 

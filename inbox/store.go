@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/bell"
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/outage"
@@ -52,9 +53,9 @@ type Store struct {
 
 	mu        sync.Mutex
 	consumers map[stored.Name]*claimConsumer
-	declared  map[string]remembering // by consumer
-	unwatched map[string]bool        // consumers with a StoreFirst queue here and no observer
-	queues    map[stored.Name]*Queue // here; of several of one consumer, the last
+	declared  map[string]remembering     // by consumer
+	unwatched map[string]bool            // consumers with a StoreFirst queue here and no observer
+	bells     map[stored.Name]*bell.Bell // of consumers with a queue here
 
 	unattended unattended
 	panics     atomic.Int64 // of the service's functions in our goroutines
@@ -100,7 +101,7 @@ func NewStore(db *sqlx.DB, config Config) (*Store, error) {
 		consumers: make(map[stored.Name]*claimConsumer),
 		declared:  make(map[string]remembering),
 		unwatched: make(map[string]bool),
-		queues:    make(map[stored.Name]*Queue),
+		bells:     make(map[stored.Name]*bell.Bell),
 	}
 	logger := config.Logger
 	if logger == nil {

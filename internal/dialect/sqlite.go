@@ -112,7 +112,8 @@ var sqliteGate = Gate{
 		FROM (
 			SELECT aggregate FROM millrace_messages INDEXED BY ix_millrace_messages_held
 			WHERE consumer = ? AND aggregate = ? AND status = 7
-			LIMIT ?) counted`,
+			LIMIT ?) counted
+		GROUP BY aggregate`,
 	SelectHeld: `
 		SELECT aggregate, version, received_at
 		FROM millrace_messages INDEXED BY ix_millrace_messages_held
