@@ -33,8 +33,8 @@ func (a *app) redispatchCommand() *cobra.Command {
 		Short: "Send what handlers returned and the broker may lack",
 		Long: `Stores in the outbox what handlers returned in committed runs and nobody knows to be published, with
 the same UUIDs, and a relay sends it: the outcomes of the messages with these keys, or all that were
-stored longer ago than --age. If the source then delivers a message again, the broker gets its outcome
-twice: choose an --age above the time after which the source redelivers.
+stored longer ago than --age. If the source delivers a message again at the same time, the broker may
+get its outcome twice: choose an --age above the time after which the source redelivers.
 
 Where publishing itself fails, mend that first. A service that has no relay sends its outcomes itself,
 with Config.Redispatch. The command has no Config.Payloads, so it names outcomes with encrypted payloads

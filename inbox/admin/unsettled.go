@@ -69,8 +69,8 @@ func unsettledOutcome(o stored.Unsettled) UnsettledOutcome {
 // Redispatch publishes an outcome that [Admin.Unsettled] listed, with the same UUIDs, bytes and
 // metadata, and settles it. An outbox.Publisher on the same database stores the messages in the
 // transaction that settles the outcome, so the outcome is sent once, whoever else calls Redispatch. Any
-// other publisher is called before the commit, and may be called again. The broker gets the outcome twice if the source
-// delivers the message again. Redispatch returns [inbox.ErrNotFound] if the outcome was settled before.
+// other publisher is called before the commit, and may be called again. The broker may get the outcome twice if the
+// source delivers the message again at the same time. Redispatch returns [inbox.ErrNotFound] if the outcome was settled before.
 func (a *Admin) Redispatch(ctx context.Context, o UnsettledOutcome, by Operator, to message.Publisher) error {
 	if err := by.Validate(); err != nil {
 		return err
