@@ -115,6 +115,11 @@ func (u *upgrade) pass(from, leaving, to, finishing string) {
 	other.Payload, other.Metadata = []byte("another payload"), maps.Clone(collided.Metadata)
 	u.sent = append(u.sent, other)
 	u.deliver(p, other)
+	u.Cleanup(func() {
+		if u.Failed() {
+			u.Log("states at the end:", u.states())
+		}
+	})
 	u.eventually(from+" has left rows in every state", u.everyState, p)
 	p.Kill()
 	u.collect(p)

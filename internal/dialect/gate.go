@@ -37,7 +37,8 @@ type Gate struct {
 	RaiseHeld   string
 	ReleaseHeld string
 
-	// CountHeld counts the held messages of an aggregate, up to a limit. It can be repeated by [UnionAll] for several.
+	// CountHeld counts the held messages of an aggregate, up to a limit. It can be repeated by [UnionAll] for several. SQLite,
+	// which would sort to group them, returns a row without an aggregate where there are none.
 	// SelectHeld lists them by version.
 	CountHeld  string
 	SelectHeld string

@@ -112,8 +112,7 @@ var sqliteGate = Gate{
 		FROM (
 			SELECT aggregate FROM millrace_messages INDEXED BY ix_millrace_messages_held
 			WHERE consumer = ? AND aggregate = ? AND status = 7
-			LIMIT ?) counted
-		GROUP BY aggregate`,
+			LIMIT ?) counted`,
 	SelectHeld: `
 		SELECT aggregate, version, received_at
 		FROM millrace_messages INDEXED BY ix_millrace_messages_held

@@ -224,7 +224,7 @@ var remedyBodies = []testdb.Body{
 		assert.Equal(t, len(msgs), done)
 		assert.Equal(t, len(msgs), b.audited("retry"))
 		for _, msg := range msgs {
-			assert.GreaterOrEqual(t, s.runs.of(msg), 2) // a run of which nothing could be recorded is repeated
+			assert.GreaterOrEqual(t, s.runs.of(msg), 2) // more if its lease, of a second, lapsed
 		}
 	})},
 	{Name: "the context of a call for many ends at a message", Why: "everybody knows what happened to each: the call finishes it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
