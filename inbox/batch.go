@@ -62,14 +62,16 @@ func (b *batches) handle(msg *message.Message) ([]*message.Message, error) {
 	end, err := b.gather(m)
 	defer m.freeLead()
 	msg.SetContext(ctx)
+	if m.gap != nil && (end == endedCommitted || end == endedAside) {
+		b.consumer.store.observeGap(m.delivery, m.gap)
+	}
 	switch end {
 	case endedCommitted:
 		m.held = false
 		m.claim.succeed(nil, false)
 		return nil, nil
-	case endedHeld:
+	case endedAside:
 		m.held = false
-		b.consumer.store.observeGap(m.delivery, m.gap)
 		m.claim.wentAside()
 		return nil, nil
 	case endedByHandler:
@@ -88,7 +90,7 @@ func (b *batches) handle(msg *message.Message) ([]*message.Message, error) {
 type member struct {
 	delivery *delivery
 	version  versioned // with a gate
-	gap      *GapError // before it, in the last transaction that has held it
+	gap      error     // before it, in the last transaction that it was in
 	claim    *claim    // in the last transaction that it was in
 	turn     turns.Turn
 	held     bool // it must free its turn

@@ -132,7 +132,7 @@ func (b *batches) claimOnce(part []*member) (r *batchRun, rest []*member, err er
 	r.ctx = handlerContext{Context: ambient.With(withValues(span.handler, won[0].delivery.ctx), root), span: span}
 	for _, m := range won {
 		c.reread.saw(false)
-		m.delivery.token = token
+		m.delivery.token, m.gap = token, nil
 		m.claim = &claim{
 			delivery: m.delivery, visit: &visit{}, id32: reg.ID, known: reg.Generation, fresh: true,
 			tx: tx, span: span, began: began, turn: m.turn, leave: func() {},

@@ -21,6 +21,7 @@ type run struct {
 	row     stored.Aggregate
 	members []*member // that bring the aggregate from its version to the last of theirs
 	early   []*member // behind a gap
+	passed  []*member // that the first of members passes over, with GapLatest
 }
 
 // last returns the version to which the run brings the aggregate.
@@ -32,13 +33,13 @@ func (one *run) last() int64 {
 }
 
 // place reads the version of m. It reports false if the gate must decide about the message by itself: if it names
-// no version, or several, or may follow any older version.
+// no version, or several, or begins an aggregate.
 func (b *batches) place(m *member) bool {
 	if b.gate == nil {
 		return true
 	}
 	versions := b.gate.versionsOf(m.delivery.msg)
-	if len(versions) != 1 || b.gate.leaps(m.delivery.msg) {
+	if len(versions) != 1 || b.gate.starts(m.delivery.msg) {
 		return false
 	}
 	m.version = versions[0]
@@ -60,6 +61,9 @@ func (b *batches) alone(msg *message.Message) ([]*message.Message, error) {
 func (b *batches) holds() bool {
 	return b != nil && b.gate != nil && b.gate.config.OnGap == GapHold && b.consumer.store.bellOf(b.consumer.name()) != nil
 }
+
+// latest reports whether only the newest message of each aggregate is handled.
+func (b *batches) latest() bool { return b.gate != nil && b.gate.config.OnGap == GapLatest }
 
 // lineUp takes the turns of the aggregates and returns the members of part that the batch can handle or hold. It
 // tells the others, as far as this process knows, to end alone.
@@ -89,6 +93,8 @@ func (b *batches) lineUp(part []*member) (ready []*member, runs []*run) {
 			switch {
 			case free && m.version.Number == next:
 				next++
+			case free && m.version.Number > next && b.latest():
+				next = m.version.Number + 1
 			case !free || m.version.Number < next || !holds || m.delivery.lease != nil:
 				m.say(endedAlone, nil)
 			}
@@ -128,15 +134,19 @@ func (r *batchRun) pass(runs []*run) (aside []*member, err error) {
 	}
 	for _, one := range runs {
 		one.members = slices.DeleteFunc(one.members, func(m *member) bool { return !won[m] })
-		one.early = nil
+		one.early, one.passed = nil, nil
 	}
 	runs = slices.DeleteFunc(slices.Clone(runs), func(one *run) bool { return len(one.members) == 0 })
 	if err := r.lockAggregates(runs); err != nil {
 		return nil, err
 	}
-	holds := r.holds()
+	holds, latest := r.holds(), r.latest()
 	for _, one := range runs {
-		aside = append(aside, one.compare(holds)...)
+		if latest {
+			aside = append(aside, one.passOver()...)
+		} else {
+			aside = append(aside, one.compare(holds)...)
+		}
 		if r.members[0].claim.known == r.consumer.store.db.Generation() {
 			r.consumer.store.versions.Raise(r.consumer.prefix+string(one.id), one.row.Version)
 		}
@@ -176,12 +186,37 @@ func (one *run) compare(holds bool) (aside []*member) {
 	return aside
 }
 
+// passOver is compare where only the newest member is handled.
+func (one *run) passOver() (aside []*member) {
+	next, all := one.row.Version+1, one.members
+	one.members = nil
+	for i, m := range all {
+		if m.version.Number < next || m.version.Number < one.row.First {
+			aside = append(aside, m)
+			continue
+		}
+		if m.version.Number == next {
+			next++
+		}
+		if i < len(all)-1 {
+			m.claim.verdict = stale
+			one.passed = append(one.passed, m)
+			continue
+		}
+		if m.version.Number >= next && one.row.Version >= one.row.First {
+			m.gap = overtakes(m.version, next)
+		}
+		one.members = append(one.members, m)
+	}
+	return aside
+}
+
 // arrange leaves the members of the runs for the handler, where the first of each aggregate has arrived.
 func (r *batchRun) arrange(runs []*run) {
 	of := make(map[string]*run, len(runs))
 	for _, one := range runs {
 		of[string(one.id)] = one
-		r.early = append(r.early, one.early...)
+		r.aside = slices.Concat(r.aside, one.early, one.passed)
 	}
 	arrived := r.members
 	r.members = nil

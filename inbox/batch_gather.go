@@ -44,7 +44,7 @@ const (
 	lead           ending = iota // it does not leave yet: it runs the next batch
 	endedAlone                   // it is to be handled by itself
 	endedCommitted               // it was handled
-	endedHeld                    // it was stored until its predecessor is applied
+	endedAside                   // it was stored until its predecessor is applied, or a newer one was handled
 	endedByHandler               // the handler committed the transaction itself, and failed
 	endedLeft                    // its context ended before a batch took it
 )

@@ -90,8 +90,8 @@ func (b *batches) attempt(part []*member) (next [][]*member) {
 	for _, m := range r.members {
 		m.say(endedCommitted, nil)
 	}
-	for _, m := range r.early {
-		m.say(endedHeld, nil)
+	for _, m := range r.aside {
+		m.say(endedAside, nil)
 	}
 	return nil
 }
@@ -116,14 +116,14 @@ func sayAlone(members []*member) {
 type batchRun struct {
 	*batches
 	members []*member       // whose keys it has claimed, in the order in which the handler gets them
-	early   []*member       // whose keys it has claimed, but which it holds
+	aside   []*member       // whose keys it has claimed, but which it holds or passes over
 	whole   *claim          // stands for all their claims
 	ctx     context.Context //nolint:containedctx // given to the handler
 	leave   func()          // gives the slot back
 }
 
 // all returns the messages whose keys r has claimed.
-func (r *batchRun) all() []*member { return slices.Concat(r.members, r.early) }
+func (r *batchRun) all() []*member { return slices.Concat(r.members, r.aside) }
 
 // retreat ends a run whose aggregates are not where its messages need them. It returns all members but aside, which
 // end alone; after an error all do.
@@ -212,7 +212,7 @@ func (r *batchRun) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Me
 // closeLeased is [claim.closeOpenRow] for all members that a queue delivers.
 func (r *batchRun) closeLeased(ctx context.Context, tx *sqlx.Tx) error {
 	var leased []*Leased
-	for _, m := range r.members {
+	for _, m := range r.all() { // a message that was held has no row that a queue has leased
 		if m.delivery.lease != nil {
 			leased = append(leased, m.delivery.lease)
 		}
@@ -253,8 +253,12 @@ func (r *batchRun) fail(cause error) (next [][]*member) {
 		for _, m := range r.members {
 			m.say(endedByHandler, cause)
 		}
-		for _, m := range r.early {
-			m.say(endedHeld, nil)
+		for _, m := range r.aside {
+			if m.claim.verdict == toHold {
+				m.say(endedAside, nil)
+			} else { // the version that passed it over is taken back
+				m.say(endedByHandler, cause)
+			}
 		}
 		return nil
 	}

@@ -30,7 +30,7 @@ func (cl *claim) foresee() (v versioned, early bool) {
 	}
 	versions := g.versionsOf(cl.msg)
 	cl.visit.foreseen, cl.visit.foresaw = versions, true
-	if len(versions) != 1 || g.leaps(cl.msg) {
+	if len(versions) != 1 || g.config.OnGap == GapLatest || g.starts(cl.msg) {
 		return versioned{}, false
 	}
 	current, known := c.store.versions.Get(c.prefix + string(versions[0].id))
@@ -56,15 +56,15 @@ func (g *gate) versionsOf(msg *message.Message) (all []versioned) {
 	return all
 }
 
-// leaps is jumps for callers outside of the handler's run: a message for which Starts panics waits for
-// nothing.
-func (g *gate) leaps(msg *message.Message) (jumps bool) {
+// starts reports whether msg begins its aggregate, for callers outside of the handler's run: a message for
+// which Starts panics waits for nothing.
+func (g *gate) starts(msg *message.Message) (yes bool) {
 	defer func() {
 		if recover() != nil {
-			jumps = true
+			yes = true
 		}
 	}()
-	return g.jumps(msg)
+	return g.config.Starts != nil && g.config.Starts(msg)
 }
 
 // compare checks, in the transaction, what was foreseen. The first message of a consumer makes its gate known.

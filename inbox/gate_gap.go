@@ -81,10 +81,14 @@ func (cl *claim) leap(g *gate, v versioned) error {
 		return nil
 	}
 	if err == nil {
-		s.observeGap(cl.delivery, fmt.Errorf("version gate: version %d of aggregate %q came before version %d: the newest counts",
-			v.Number, v.Aggregate, row.Version+1))
+		s.observeGap(cl.delivery, overtakes(v, row.Version+1))
 	}
 	return err
+}
+
+// overtakes describes a gap that GapLatest passes over.
+func overtakes(v versioned, missing int64) error {
+	return fmt.Errorf("version gate: version %d of aggregate %q came before version %d: the newest counts", v.Number, v.Aggregate, missing)
 }
 
 // inLine reports whether other messages may stand behind this one in the order of its queue. The

@@ -46,9 +46,10 @@ type Batch struct {
 
 	// Gate, if set, applies the messages of each aggregate in the order of their versions. Versions
 	// that follow one another go through in one batch, in order. With inbox.GapHold and pubsub.Durable,
-	// messages with a gap are held in its transaction. A message with several aggregates or without a
-	// version is handled by itself, as is every message with a gap otherwise, and every message if OnGap
-	// is inbox.GapLatest. Gate's Store, Consumer and Epoch are unused.
+	// messages with a gap are held in its transaction. With inbox.GapLatest the function gets only the
+	// newest message of each aggregate, and the others are acked as stale. A message with several
+	// aggregates or without a version is handled by itself, as is every message with a gap otherwise.
+	// Gate's Store, Consumer and Epoch are unused.
 	Gate *VersionGate
 
 	// Linger is how long the first message of a batch waits for others, unless the batch is full.

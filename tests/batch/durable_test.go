@@ -59,7 +59,7 @@ type queue struct {
 	handler atomic.Pointer[handler]
 }
 
-func (b *bed) newQueue(n int) *queue {
+func (b *bed) newQueue(n int, change ...func(*millrace.Batch)) *queue {
 	b.Helper()
 	first := handler(apply)
 	q := &queue{bed: b, sizes: &sizes{}, feed: rig.NewFeed()}
@@ -69,6 +69,9 @@ func (b *bed) newQueue(n int) *queue {
 	}.Decorate(q.feed)
 	require.NoError(b, err)
 	batch := millrace.Batch{Inbox: millrace.Inbox{Store: b.store}, Max: n, Linger: rig.Patience}
+	for _, c := range change {
+		c(&batch)
+	}
 	router := rig.NewRouter(b)
 	router.AddPlugin(batch.Plugin())
 	router.AddConsumerHandler("billing", "orders", source, batch.ConsumerHandler(q.of(

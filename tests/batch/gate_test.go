@@ -23,7 +23,7 @@ import (
 // TestGate runs every behaviour of batches in the order of versions on every database.
 func TestGate(t *testing.T) {
 	t.Parallel()
-	testdb.Conformance(t, slices.Concat(gateBodies, heldBodies))
+	testdb.Conformance(t, slices.Concat(gateBodies, heldBodies, latestBodies))
 }
 
 func newGateBed(t *testing.T, db *testdb.DB) *bed {
