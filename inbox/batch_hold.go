@@ -1,8 +1,11 @@
 package inbox
 
 import (
+	"context"
 	"fmt"
 	"slices"
+
+	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/stored"
@@ -59,6 +62,49 @@ func (r *batchRun) hold(runs []*run) (aside []*member, err error) {
 		}
 	}
 	return nil, nil
+}
+
+// mostSelects bounds the SELECTs in one statement. SQLite takes 500.
+const mostSelects = 100
+
+// release is [claim.release] for all members.
+func (r *batchRun) release(ctx context.Context, tx *sqlx.Tx) error {
+	by := map[string]*claim{}
+	var args [][]any
+	for _, m := range r.members {
+		for _, a := range m.claim.advances {
+			if a.heldTo >= a.Number {
+				by[string(a.id)] = m.claim
+				args = append(args, []any{m.claim.id32, a.id, following(a.Number)})
+			}
+		}
+	}
+	s := r.consumer.store
+	for some := range slices.Chunk(args, mostSelects) {
+		var rows []struct {
+			ID        int64  `db:"id"`
+			Aggregate []byte `db:"aggregate"`
+		}
+		query := dialect.UnionAll(s.dialect.Gate.SelectReleased, len(some))
+		if err := tx.SelectContext(ctx, &rows, query, slices.Concat(some...)...); err != nil {
+			return fmt.Errorf("look for the messages that wait for %d aggregates: %w", len(some), err)
+		}
+		var ids []int64
+		for _, row := range rows {
+			ids = append(ids, row.ID)
+			by[string(row.Aggregate)].released++
+		}
+		for some := range slices.Chunk(ids, mostRows) {
+			query, args, err := s.dialect.In(s.dialect.Gate.ReleaseAll, noteText("its predecessor was applied in a batch"), some)
+			if err == nil {
+				_, err = tx.ExecContext(ctx, query, args...)
+			}
+			if err != nil {
+				return fmt.Errorf("release %d messages: %w", len(some), err)
+			}
+		}
+	}
+	return nil
 }
 
 // insertHeld stores messages that wait, with open claims.

@@ -202,9 +202,15 @@ func (r *batchRun) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Me
 		if body := r.whole.ambient.Result(); body != nil && m.claim.ambient.Result() == nil {
 			m.claim.ambient.SetResult(body)
 		}
-		if err := m.claim.seal(ctx, tx, nil); err != nil {
+		if err := m.claim.storeResult(ctx, tx); err != nil {
 			return err
 		}
+		if err := m.claim.journal(ctx, tx); err != nil {
+			return err
+		}
+	}
+	if err := r.release(ctx, tx); err != nil {
+		return err
 	}
 	return r.closeLeased(ctx, tx)
 }

@@ -161,11 +161,8 @@ func (cl *claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Mess
 	if cl.batch != nil {
 		return cl.batch.seal(ctx, tx, produced)
 	}
-	s := cl.consumer.store
-	if body := cl.ambient.Result(); body != nil {
-		if _, err := tx.ExecContext(flight.With(ctx, lateResult), s.dialect.PutResult, cl.id32, cl.id, body); err != nil {
-			return fmt.Errorf("store the result: %w", err)
-		}
+	if err := cl.storeResult(ctx, tx); err != nil {
+		return err
 	}
 	if len(produced) > 0 {
 		if err := cl.storeProduced(ctx, tx, produced); err != nil {
@@ -180,6 +177,19 @@ func (cl *claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Mess
 	}
 	if cl.openRow {
 		return cl.closeOpenRow(ctx, tx, produced)
+	}
+	return nil
+}
+
+// storeResult stores what the handler found out.
+func (cl *claim) storeResult(ctx context.Context, tx *sqlx.Tx) error {
+	body := cl.ambient.Result()
+	if body == nil {
+		return nil
+	}
+	_, err := tx.ExecContext(flight.With(ctx, lateResult), cl.consumer.store.dialect.PutResult, cl.id32, cl.id, body)
+	if err != nil {
+		return fmt.Errorf("store the result: %w", err)
 	}
 	return nil
 }

@@ -46,21 +46,23 @@ func (cl *claim) hold(g *gate, v versioned, row stored.Aggregate) error {
 func (s *Store) countHeld(
 	ctx context.Context, db sqlx.QueryerContext, consumer int32, most int, aggregates ...[]byte,
 ) (map[string]int, error) {
-	var args []any
-	for _, id := range aggregates {
-		args = append(args, consumer, id, most)
-	}
-	var rows []struct {
-		Aggregate []byte `db:"aggregate"`
-		Held      int    `db:"held"`
-	}
-	err := sqlx.SelectContext(ctx, db, &rows, dialect.UnionAll(s.dialect.Gate.CountHeld, len(aggregates)), args...)
-	if err != nil {
-		return nil, fmt.Errorf("count the held messages: %w", err)
-	}
-	counts := make(map[string]int, len(rows))
-	for _, row := range rows {
-		counts[string(row.Aggregate)] = row.Held
+	counts := make(map[string]int, len(aggregates))
+	for some := range slices.Chunk(aggregates, mostSelects) {
+		var args []any
+		for _, id := range some {
+			args = append(args, consumer, id, most)
+		}
+		var rows []struct {
+			Aggregate []byte `db:"aggregate"`
+			Held      int    `db:"held"`
+		}
+		err := sqlx.SelectContext(ctx, db, &rows, dialect.UnionAll(s.dialect.Gate.CountHeld, len(some)), args...)
+		if err != nil {
+			return nil, fmt.Errorf("count the held messages: %w", err)
+		}
+		for _, row := range rows {
+			counts[string(row.Aggregate)] = row.Held
+		}
 	}
 	return counts, nil
 }
@@ -152,10 +154,12 @@ func (cl *claim) release(ctx context.Context, tx *sqlx.Tx) error {
 
 // releaseHeld makes due the messages that wait for v or an older version.
 func (s *Store) releaseHeld(ctx context.Context, tx *sqlx.Tx, consumer int32, v versioned) (int64, error) {
-	following := min(v.Number, math.MaxInt64-1) + 1
 	return database.Affected(tx.ExecContext(ctx, s.dialect.Gate.ReleaseHeld,
-		noteText("released by "+v.String()), consumer, v.id, following))
+		noteText("released by "+v.String()), consumer, v.id, following(v.Number)))
 }
+
+// following returns the version after v.
+func following(v int64) int64 { return min(v, math.MaxInt64-1) + 1 }
 
 // rememberVersions notes the new versions, after the commit, while the delivery has the turns of the aggregates.
 func (cl *claim) rememberVersions() {

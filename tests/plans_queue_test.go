@@ -86,6 +86,7 @@ var queued = []struct {
 	{"Gate.HoldMessage", nil},
 	{"Gate.ExpireHeld", nil},
 	{"Gate.ReleaseHeld", []any{[]byte("r"), 1, []byte("a"), 2}},
+	{"Gate.SelectReleased", []any{1, []byte("a"), 2}},
 	{"DeleteMessage", nil},
 	{"DeleteMessages", nil},
 	{"DeleteClaims", nil},

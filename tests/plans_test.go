@@ -130,6 +130,7 @@ var hot = map[string][]any{
 	"Gate.CountHeld":        {1, []byte("7"), 10},
 	"Gate.SelectHeld":       {1, []byte("7"), 10},
 	"Gate.ReleaseHeld":      {[]byte("r"), 1, []byte("7"), 7},
+	"Gate.SelectReleased":   {1, []byte("7"), 7},
 	"Gate.SelectHeldAges":   {1, 7, 10},
 	"Gate.SelectExpired":    {[]int64{7, 8}},
 	"Gate.LockHeld":         {[]int64{7, 8}},

@@ -37,6 +37,9 @@ type Gate struct {
 	RaiseHeld   string
 	ReleaseHeld string
 
+	// SelectReleased finds what ReleaseHeld would change. It can be repeated by [UnionAll] for several aggregates.
+	SelectReleased string
+
 	// CountHeld counts the held messages of an aggregate, up to a limit. It can be repeated by [UnionAll] for several. SQLite,
 	// which would sort to group them, returns a row without an aggregate where there are none.
 	// SelectHeld lists them by version.
@@ -117,6 +120,10 @@ var commonGate = Gate{
 	ReleaseHeld: `
 		UPDATE millrace_messages
 		SET status = 1, reason = ?, due_at = {now}
+		WHERE consumer = ? AND aggregate = ? AND version <= ? AND status = 7`,
+	SelectReleased: `
+		SELECT id, aggregate
+		FROM millrace_messages
 		WHERE consumer = ? AND aggregate = ? AND version <= ? AND status = 7`,
 	SelectApplied: `
 		SELECT aggregate, version

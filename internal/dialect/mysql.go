@@ -171,6 +171,10 @@ var mysqlGate = Gate{
 		UPDATE millrace_messages FORCE INDEX (by_held)
 		SET status = 1, reason = ?, due_at = {now}
 		WHERE consumer = ? AND place = 3 AND aggregate = ? AND version <= ?`,
+	SelectReleased: `
+		SELECT id, aggregate
+		FROM millrace_messages FORCE INDEX (by_held)
+		WHERE consumer = ? AND place = 3 AND aggregate = ? AND version <= ?`,
 	CountHeld: `
 		SELECT aggregate, COUNT(*) AS held
 		FROM (

@@ -107,6 +107,10 @@ var sqliteGate = Gate{
 		UPDATE millrace_versions
 		SET held_to = MAX(held_to, ?)
 		WHERE consumer = ? AND aggregate = ?`,
+	SelectReleased: `
+		SELECT id, aggregate
+		FROM millrace_messages INDEXED BY ix_millrace_messages_held
+		WHERE consumer = ? AND aggregate = ? AND version <= ? AND status = 7`,
 	CountHeld: `
 		SELECT aggregate, COUNT(*) AS held
 		FROM (

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -107,6 +108,24 @@ var heldBodies = []testdb.Body{
 			b.must(b.batch(1, apply, b.holding(single)), []*message.Message{msg})
 		}
 		assert.Equal(t, together, b.heldRows(), "one by one they are held otherwise")
+	})},
+	{Name: "gaps of many aggregates", Why: "they are held, and released, by statements that each database takes", Run: testdb.With(newGateBed, func(t *testing.T, b *bed) {
+		const n = 510 // SQLite takes 500 SELECTs in one
+		var first, second []*message.Message
+		for i := range n {
+			for v, msgs := range map[int64]*[]*message.Message{1: &first, 2: &second} {
+				msg := newMessages(1)[0]
+				outbox.Stamp(msg, fmt.Sprint("a", i), v)
+				*msgs = append(*msgs, msg)
+			}
+		}
+		one := func(ctx context.Context, msgs []*message.Message) error { return apply(ctx, msgs[:1]) }
+		for _, msgs := range [][]*message.Message{second, first} {
+			b.must(b.batch(n, one, b.holding(b.store)), msgs)
+		}
+		assert.Equal(t, map[string]int{"received": 2 * n, "gap": n, "held": n, "completed": n, "released": n}, b.events.Counts())
+		assert.Empty(t, slices.DeleteFunc(b.events.Logs(), func(line string) bool { return !strings.Contains(line, "one by one") }))
+		assert.Equal(t, n, b.db.Count(t, `SELECT COUNT(*) FROM millrace_messages WHERE status = 1`))
 	})},
 	{Name: "more held messages than an aggregate may have", Why: "they are parked, as without a batch", Run: testdb.With(newGateBed, func(t *testing.T, b *bed) {
 		b.must(b.batch(4, apply, b.holding(b.store), func(batch *millrace.Batch) { batch.Gate.MaxHeld = 2 }), b.versions("ada", 2, 5))

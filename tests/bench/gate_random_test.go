@@ -128,7 +128,11 @@ func (s *shuffled) order(prefix string) {
 func (s *shuffled) serve(b *testing.B, db *testdb.DB, source message.Subscriber, topic string) (stop func()) {
 	b.Helper()
 	store := rig.NewStore(b, db.DB, inbox.Config{Observers: []inbox.Observer{inbox.On(s.observe, inbox.KindCompleted, inbox.KindHeld)}})
-	sub, err := pubsub.Durable{Store: store, Consumer: "billing"}.Decorate(source)
+	queue := pubsub.Durable{Store: store, Consumer: "billing"}
+	if s.batches {
+		queue.Concurrency = 2 * s.hands
+	}
+	sub, err := queue.Decorate(source)
 	require.NoError(b, err)
 	errs := &failures{}
 	router, err := message.NewRouter(message.RouterConfig{}, errs)
