@@ -121,10 +121,6 @@ var commonGate = Gate{
 		UPDATE millrace_messages
 		SET status = 1, reason = ?, due_at = {now}
 		WHERE consumer = ? AND aggregate = ? AND version <= ? AND status = 7`,
-	SelectReleased: `
-		SELECT id, aggregate
-		FROM millrace_messages
-		WHERE consumer = ? AND aggregate = ? AND version <= ? AND status = 7`,
 	SelectApplied: `
 		SELECT aggregate, version
 		FROM millrace_versions

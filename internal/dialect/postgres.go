@@ -171,7 +171,13 @@ var postgresGate = Gate{
 		UPDATE millrace_versions
 		SET held_to = GREATEST(held_to, $1)
 		WHERE consumer = $2 AND aggregate = $3`,
-	// ORDER BY makes it use the index: else it reads all rows if the statistics say that most wait for the aggregate.
+	// ORDER BY makes both use the index: else they read all rows if the statistics say that most wait for the aggregate.
+	SelectReleased: `
+		SELECT id, aggregate
+		FROM (
+			SELECT id, aggregate FROM millrace_messages
+			WHERE consumer = $1 AND aggregate = $2 AND version <= $3 AND status = 7
+			ORDER BY version) released`,
 	CountHeld: `
 		SELECT aggregate, COUNT(*) AS held
 		FROM (

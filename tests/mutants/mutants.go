@@ -98,7 +98,7 @@ var rules = []mutant{
 	},
 	{
 		name: "release the version itself", by: exhaust("VersionGate that holds"), file: "inbox/gate_held.go",
-		old: "following := min(v.Number, math.MaxInt64-1) + 1", new: "following := min(v.Number, math.MaxInt64-1)",
+		old: "return min(v, math.MaxInt64-1) + 1 }", new: "return min(v, math.MaxInt64-1) }",
 	},
 	{
 		name: "let a gap pass", by: exhaust("VersionGate that holds"), file: "inbox/gate.go",
