@@ -2,8 +2,11 @@ package bench_test
 
 import (
 	"context"
+	random "crypto/rand"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -35,6 +38,7 @@ func BenchmarkBatch(b *testing.B) {
 		ways = append(ways,
 			batchWay{"pgxdb", inBatches(b, saving, 64, together).flood},
 			batchWay{"pipeline", inBatches(b, saving, 64, inPipeline).flood},
+			batchWay{"bare", func(b *testing.B, d time.Duration) float64 { return bareBatches(b, db, 64, d) }},
 			batchWay{"pgbench", func(b *testing.B, d time.Duration) float64 { return pgbench(b, db, "prepared", d) }})
 		rates := race(b, db, at, ways)
 		per := func(way string) float64 { return median(rates[way]) }
@@ -45,6 +49,8 @@ func BenchmarkBatch(b *testing.B) {
 		atLeast(at.goal("P16/one-by-one/pipeline"), 1.8).judge(b, rates.over("pipeline", "pgbench"), "%.0f/s", per("pipeline"))
 		tell(fmt.Sprintf("%s ratio=%.2f no goal (64 in flight through pgxdb, %.0f/s)",
 			at.goal("P16/pgxdb"), median(rates.over("pgxdb", "pgbench")), per("pgxdb")))
+		tell(fmt.Sprintf("%s ratio=%.2f no goal (pgx alone, 64 messages a transaction, %.0f/s)",
+			at.goal("P16/bare"), median(rates.over("bare", "pgbench")), per("bare")))
 		tell(fmt.Sprintf("%s ratio=%.2f no goal (64 in flight against Inbox with 64, %.0f/s)",
 			at.goal("P16/inbox"), median(rates.over("64", "inbox")), per("inbox")))
 	})
@@ -119,19 +125,9 @@ func together(ctx context.Context, n int) error {
 	if err != nil {
 		return err
 	}
-	changes := make(map[int64]int64, n)
-	for range n {
-		changes[rand.Int64N(accounts)+1]++
-	}
+	changes := change(n)
 	if tx.DriverName() != "mysql" && tx.DriverName() != "sqlite" {
-		var ids, by []int64
-		for id, n := range changes {
-			ids, by = append(ids, id), append(by, n)
-		}
-		_, err = tx.ExecContext(ctx, `
-			UPDATE bench_account SET balance = balance + c.n
-			FROM (SELECT unnest($1::BIGINT[]) AS id, unnest($2::BIGINT[]) AS n) c
-			WHERE bench_account.id = c.id`, ids, by)
+		_, err = tx.ExecContext(ctx, updateMany, slices.Collect(maps.Keys(changes)), slices.Collect(maps.Values(changes)))
 		return err
 	}
 	rows, args := make([]string, 0, n), make([]any, 0, 2*n)
@@ -146,6 +142,49 @@ func together(ctx context.Context, n int) error {
 	_, err = tx.ExecContext(ctx, query, args...)
 	return err
 }
+
+// bareBatches is the least program for batches: pgx alone, one transaction of three flights after the other, which
+// claims n keys and changes as many accounts. It has no messages, and looks at nothing.
+func bareBatches(b *testing.B, db *testdb.DB, n int, d time.Duration) float64 {
+	b.Helper()
+	conn, err := pgx.Connect(b.Context(), db.DSN)
+	require.NoError(b, err)
+	defer conn.Close(b.Context()) //nolint:errcheck // nothing is open
+	done, began := 0, time.Now()
+	for ; time.Since(began) < d; done += n {
+		keys := make([][]byte, 0, n)
+		for range n {
+			keys = append(keys, make([]byte, 16))
+			_, _ = random.Read(keys[len(keys)-1]) // never fails
+		}
+		first := &pgx.Batch{}
+		first.Queue(`BEGIN`)
+		first.Queue(`
+			INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
+			SELECT 32767, k, 7, 7, 1, 7 FROM unnest($1::BYTEA[]) k ON CONFLICT (consumer, message_id) DO NOTHING`, keys)
+		require.NoError(b, conn.SendBatch(b.Context(), first).Close())
+		changes := change(n)
+		_, err := conn.Exec(b.Context(), updateMany, slices.Collect(maps.Keys(changes)), slices.Collect(maps.Values(changes)))
+		require.NoError(b, err)
+		_, err = conn.Exec(b.Context(), `COMMIT`)
+		require.NoError(b, err)
+	}
+	return float64(done) / time.Since(began).Seconds()
+}
+
+// change returns by how much accounts change for n messages.
+func change(n int) map[int64]int64 {
+	changes := make(map[int64]int64, n)
+	for range n {
+		changes[rand.Int64N(accounts)+1]++
+	}
+	return changes
+}
+
+const updateMany = `
+	UPDATE bench_account SET balance = balance + c.n
+	FROM (SELECT unnest($1::BIGINT[]) AS id, unnest($2::BIGINT[]) AS n) c
+	WHERE bench_account.id = c.id`
 
 // inPipeline changes the account of each message by a statement of its own, all in one flight.
 func inPipeline(ctx context.Context, n int) error {
