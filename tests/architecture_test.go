@@ -35,12 +35,13 @@ var arrows = map[string][]string{
 	"pgxdb":      {"inbox", "outbox", "internal"},
 	"mysqldb":    {"internal"},
 	"dashboard":  {"inbox", "outbox", "internal", "internal/problems"},
+	"health":     {"inbox", "outbox", "internal", "internal/problems"},
 	"policy":     {"middleware", "inbox", "outbox", "pubsub", "metrics", "internal"},
 	"internal":   {},
 	"cmd":        {"", "middleware", "inbox", "outbox", "pubsub", "metrics", "tracing", "dashboard", "policy", "replay", "internal", "internal/problems"},
-	"tests":      {"", "middleware", "inbox", "outbox", "pubsub", "metrics", "tracing", "mysqldb", "pgxdb", "dashboard", "policy", "replay", "internal", "internal/problems", "cmd"},
+	"tests":      {"", "middleware", "inbox", "outbox", "pubsub", "metrics", "tracing", "mysqldb", "pgxdb", "dashboard", "health", "policy", "replay", "internal", "internal/problems", "cmd"},
 
-	// What the command and the dashboard share stands above inbox and outbox, and is no promise to anyone.
+	// What the command, the dashboard and health share stands above inbox and outbox, and is no promise to anyone.
 	"internal/problems": {"inbox", "outbox", "internal"},
 }
 

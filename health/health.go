@@ -1,0 +1,197 @@
+// Package health answers the health checks of a service: whether its database answers, and what is
+// wrong with its inbox and outbox.
+//
+//	checks, err := health.NewHandler(health.Config{Store: store, Outbox: publisher})
+//	http.Handle("/healthz", checks)
+//
+// The status is 503 if the database does not answer or its tables are missing, else 200. What is
+// wrong besides is in the body: a restart of the service mends none of it. [Config.Strict] answers
+// 503 for it too, for a monitor that only reads the status.
+package health
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/internal/problems"
+	"github.com/millrace-go/millrace/outbox"
+)
+
+// Config says what a [Handler] checks.
+type Config struct {
+	// Store is the inbox of the service. It is required.
+	Store *inbox.Store
+
+	// Outbox is the outbox of the service. Without it, no relay is looked for.
+	Outbox *outbox.Publisher
+
+	// Timeout is how long the database may take to answer. Defaults to 2 seconds.
+	Timeout time.Duration
+
+	// Interval is how long an answer is given again before the tables are read anew. Defaults to 5
+	// seconds.
+	Interval time.Duration
+
+	// Strict answers 503 for every problem that does not go away by itself. Leave it off for
+	// Kubernetes: one parked message would take every process of the service away.
+	Strict bool
+}
+
+// Validate returns every problem of c at once.
+func (c Config) Validate() error {
+	var wrong []error
+	problem := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
+	if c.Store == nil {
+		problem("a Store is required")
+	}
+	if c.Timeout < 0 {
+		problem("Timeout %v is negative", c.Timeout)
+	}
+	if c.Interval < 0 {
+		problem("Interval %v is negative", c.Interval)
+	}
+	if err := errors.Join(wrong...); err != nil {
+		return fmt.Errorf("health: invalid settings: %w", err)
+	}
+	return nil
+}
+
+// Report is the body of an answer, as JSON. It has no texts of errors, which may have parts of messages:
+// the log, the command and the dashboard show them.
+type Report struct {
+	Status   Status    `json:"status"`
+	Problems []Problem `json:"problems"`
+}
+
+// Status sums up a [Report].
+type Status string
+
+// The statuses of a report.
+const (
+	OK       Status = "ok"
+	Degraded Status = "degraded" // the database answers, and something is wrong
+	Down     Status = "down"     // the database does not answer, or its tables are missing
+)
+
+// Problem is one thing that is wrong, as millrace status lists it.
+type Problem struct {
+	Kind     string `json:"kind"`     // "database-out", "no-relay", "gap" …
+	Severity string `json:"severity"` // "error" or "warning"
+	Consumer string `json:"consumer,omitempty"`
+	Epoch    int    `json:"epoch,omitempty"`
+	Count    int    `json:"count,omitempty"`    // of messages
+	AtLeast  bool   `json:"at_least,omitempty"` // there are more than Count
+	Seconds  int64  `json:"seconds,omitempty"`  // for how long
+}
+
+// Handler answers health checks. It is safe for concurrent use.
+type Handler struct {
+	config Config
+
+	mu     sync.Mutex
+	looked time.Time
+	report Report
+}
+
+// NewHandler returns a handler, or an error with all problems of config.
+func NewHandler(config Config) (*Handler, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	if config.Timeout == 0 {
+		config.Timeout = 2 * time.Second
+	}
+	if config.Interval == 0 {
+		config.Interval = 5 * time.Second
+	}
+	return &Handler{config: config}, nil
+}
+
+// ServeHTTP implements [http.Handler].
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		http.Error(w, "GET and HEAD are answered", http.StatusMethodNotAllowed)
+		return
+	}
+	report := h.Report() //nolint:contextcheck // others wait for the same answer
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(h.code(report))
+	_ = json.NewEncoder(w).Encode(report) // the client has left
+}
+
+// Report returns what a check answers now.
+func (h *Handler) Report() Report {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.looked.IsZero() || time.Since(h.looked) >= h.config.Interval {
+		h.report = h.look()
+		h.looked = time.Now()
+	}
+	return h.report
+}
+
+func (h *Handler) code(report Report) int {
+	if report.Status == Down {
+		return http.StatusServiceUnavailable
+	}
+	for _, p := range report.Problems {
+		if h.config.Strict && p.Severity == inbox.Error.String() {
+			return http.StatusServiceUnavailable
+		}
+	}
+	return http.StatusOK
+}
+
+// look reads the tables.
+func (h *Handler) look() Report {
+	ctx, cancel := context.WithTimeout(context.Background(), h.config.Timeout)
+	defer cancel()
+	found, err := h.find(ctx)
+	if err != nil {
+		kind := problems.Unreadable
+		if errors.Is(err, inbox.ErrUnavailable) || errors.Is(err, outbox.ErrUnavailable) || ctx.Err() != nil {
+			kind = problems.DatabaseOut
+		}
+		found = []problems.Problem{{Kind: kind}}
+		if h.report.Status != Down { // once
+			h.config.Store.Logger().Error("health: the tables cannot be read", err, nil)
+		}
+	}
+	report := Report{Status: OK, Problems: []Problem{}}
+	for _, p := range found {
+		report.Problems = append(report.Problems, Problem{
+			Kind: string(p.Kind), Severity: p.Severity().String(), Consumer: p.Consumer, Epoch: p.Epoch,
+			Count: p.Count.N, AtLeast: p.Count.AtLeast, Seconds: int64(p.Since.Seconds()),
+		})
+		switch {
+		case p.Kind == problems.DatabaseOut || p.Kind == problems.Unreadable:
+			report.Status = Down
+		case report.Status == OK:
+			report.Status = Degraded
+		}
+	}
+	return report
+}
+
+func (h *Handler) find(ctx context.Context) ([]problems.Problem, error) {
+	service := problems.Service{Store: h.config.Store}
+	var err error
+	if service.Backlogs, err = admin.New(h.config.Store).Backlog(ctx, admin.BacklogOptions{}); err != nil {
+		return nil, err
+	}
+	if h.config.Outbox != nil {
+		if service.Outbox, err = problems.LookAt(ctx, h.config.Outbox); err != nil {
+			return nil, err
+		}
+	}
+	return problems.Find(ctx, service)
+}
