@@ -20,7 +20,7 @@ var guides = map[string][]string{
 	"docs/checklist.md":  {"What is handled", "How long", "The transaction", "What goes out", "Order", "When it fails", "By topic", "What check says of a consumer"},
 	"docs/guarantees.md": {"What is outside", "Where the ideas come from"},
 	"docs/migrating.md":  {"From a table of processed messages", "From Watermill's Deduplicator", "From the forwarder"},
-	"docs/promises.md": {"Before 1.0", "From 1.0", "Not promised", "A name that goes"},
+	"docs/promises.md":   {"Before 1.0", "From 1.0", "Not promised", "A name that goes"},
 	"docs/pitfalls.md": {
 		"Deduplication in memory as correctness", "The broker's deduplication ids", "HTTP idempotency keys instead of an inbox",
 		"The broker's exactly-once", "Check, then act", "Keys without a scope", "One consumer name for two handlers", "Offsets as ids", "Times as ids",
