@@ -1,10 +1,12 @@
 package dashboard_test
 
 import (
+	"html"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -95,6 +97,37 @@ func (b *bed) refused(a answer, status int, why string) {
 	b.Helper()
 	assert.Equal(b, status, a.StatusCode)
 	assert.Contains(b, a.text, why)
+}
+
+// choose ticks boxes of a list, all of those for the action unless they are named, and presses the button below it.
+func (b *bed) choose(page answer, action, reason string, boxes ...string) answer {
+	b.Helper()
+	pairs := []string{"reason", reason}
+	require.True(b, strings.Contains(page.text, `action="`+action+`"`), "the page has no button for %s", action)
+	if len(boxes) == 0 {
+		boxes = b.boxes(page)
+	}
+	for _, box := range boxes {
+		pairs = append(pairs, "chosen", box)
+	}
+	return b.post(action, pairs...)
+}
+
+// boxes returns the values of the check boxes of a page.
+func (b *bed) boxes(page answer) (values []string) {
+	b.Helper()
+	for _, box := range regexp.MustCompile(`name="chosen" value="([^"]*)" form=`).FindAllStringSubmatch(page.text, -1) {
+		values = append(values, html.UnescapeString(box[1]))
+	}
+	require.NotEmpty(b, values)
+	return values
+}
+
+// confirm presses the button of a page that asked.
+func (b *bed) confirm(asked answer, action string) answer {
+	b.Helper()
+	require.Equal(b, http.StatusOK, asked.StatusCode, asked.text)
+	return b.post(action, submitted(b.fields(asked, action))...)
 }
 
 // only returns the one message that is open.

@@ -40,12 +40,12 @@ type Service struct {
 	Mended atomic.Bool
 }
 
-// New returns a Service without a consumer; see [Service.Serve].
-func New(t *testing.T, db *testdb.DB) *Service {
+// New returns a Service without a consumer; see [Service.Serve]. Its Store may have a Config.
+func New(t *testing.T, db *testdb.DB, config ...inbox.Config) *Service {
 	t.Helper()
 	s := &Service{T: t, DB: db, Log: &rig.Events{}}
 	var err error
-	s.Store, err = inbox.NewStore(db.DB, inbox.Config{})
+	s.Store, err = inbox.NewStore(db.DB, append(config, inbox.Config{})[0])
 	require.NoError(t, err)
 	require.NoError(t, s.Store.Migrate(t.Context()))
 	s.Outbox, err = outbox.NewPublisher(db.DB, outbox.Config{Standalone: true})
