@@ -74,9 +74,9 @@ if (followed && button) {
   timer = setTimeout(follow, pause);
 }
 
-// A form that opens puts the cursor into its reason.
+// A form that opens puts the cursor into its first field.
 document.addEventListener("toggle", (event) => {
-  if (event.target.matches("details.act") && event.target.open) event.target.querySelector("input[name=reason]").focus();
+  if (event.target.matches("details.act") && event.target.open) event.target.querySelector("input:not([type=hidden]), textarea").focus();
 }, true);
 
 // A box in the head of a list chooses all of its rows.
