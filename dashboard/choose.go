@@ -129,7 +129,7 @@ func (h *Handler) choose(name string) func(*visit) (answer, error) {
 		case err != nil:
 			return answer{}, err
 		case v.sure():
-			return c.carryOut(v, found), nil
+			return c.carryOut(v.r.Context(), v, found), nil
 		}
 		return c.ask(h, v, found)
 	}
@@ -158,7 +158,7 @@ func (c choice) ask(h *Handler, v *visit, found []chosen) (answer, error) {
 }
 
 // carryOut carries out the action on each row. One that fails stops no other, unless the database is out.
-func (c choice) carryOut(v *visit, found []chosen) answer {
+func (c choice) carryOut(ctx context.Context, v *visit, found []chosen) answer {
 	done, out := int64(0), false
 	for i := range found {
 		row := &found[i]
@@ -169,13 +169,13 @@ func (c choice) carryOut(v *visit, found []chosen) answer {
 			row.Why = "It was not tried, since the one before it could not be done."
 			continue
 		}
-		err := row.do(v.r.Context())
+		err := row.do(ctx)
 		if err == nil {
 			done++
 			continue
 		}
 		row.Why = problemOf(err).text
-		out = errors.Is(err, inbox.ErrUnavailable) || errors.Is(err, outbox.ErrUnavailable) || v.r.Context().Err() != nil
+		out = errors.Is(err, inbox.ErrUnavailable) || errors.Is(err, outbox.ErrUnavailable) || ctx.Err() != nil
 	}
 	if done == int64(len(found)) {
 		return after(c.list, c.Action, "n", strconv.FormatInt(done, 10))
