@@ -1,12 +1,9 @@
 package dashboard_test
 
 import (
-	"html"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -58,18 +55,7 @@ func (b *bed) get(page string) answer {
 // post sends a form as a browser would, from a page of the same site.
 func (b *bed) post(action string, pairs ...string) answer {
 	b.Helper()
-	return b.send(form(action, pairs...))
-}
-
-func form(action string, pairs ...string) *http.Request {
-	values := url.Values{}
-	for i := 0; i < len(pairs); i += 2 {
-		values.Add(pairs[i], pairs[i+1])
-	}
-	r := httptest.NewRequest(http.MethodPost, stuck.Prefix+"/"+action, strings.NewReader(values.Encode()))
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	r.Header.Set("Sec-Fetch-Site", "same-origin")
-	return r
+	return b.send(stuck.Form(action, pairs...))
 }
 
 // shows asserts that a page is answered and has these texts.
@@ -114,20 +100,16 @@ func (b *bed) choose(page answer, action, reason string, boxes ...string) answer
 }
 
 // boxes returns the values of the check boxes of a page.
-func (b *bed) boxes(page answer) (values []string) {
+func (b *bed) boxes(page answer) []string {
 	b.Helper()
-	for _, box := range regexp.MustCompile(`name="chosen" value="([^"]*)" form=`).FindAllStringSubmatch(page.text, -1) {
-		values = append(values, html.UnescapeString(box[1]))
-	}
-	require.NotEmpty(b, values)
-	return values
+	return stuck.Boxes(b.T, page.text)
 }
 
 // confirm presses the button of a page that asked.
 func (b *bed) confirm(asked answer, action string) answer {
 	b.Helper()
 	require.Equal(b, http.StatusOK, asked.StatusCode, asked.text)
-	return b.post(action, submitted(b.fields(asked, action))...)
+	return b.post(action, b.fields(asked, action)...)
 }
 
 // only returns the one message that is open.
@@ -142,13 +124,5 @@ func (b *bed) only() admin.Message {
 // fields returns the hidden fields of the form for an action on a page, as pairs.
 func (b *bed) fields(page answer, action string) (pairs []string) {
 	b.Helper()
-	_, rest, found := strings.Cut(page.text, `action="`+action+`"`)
-	require.True(b, found, "the page has no form for %s", action)
-	inner, _, _ := strings.Cut(rest, "</form>")
-	for _, piece := range strings.Split(inner, `<input type="hidden" name="`)[1:] {
-		name, after, _ := strings.Cut(piece, `" value="`)
-		value, _, _ := strings.Cut(after, `"`)
-		pairs = append(pairs, name, value)
-	}
-	return pairs
+	return stuck.Fields(b.T, page.text, action)
 }

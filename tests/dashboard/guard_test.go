@@ -48,7 +48,7 @@ func TestNoActionIsLeftOut(t *testing.T) {
 func attempt(b *bed, action string) *http.Request {
 	b.Helper()
 	m := b.only()
-	return form(action, "id", "1", "key", m.MessageID, "group", b.group("account"), "until", "9000000000000000", "of", "1",
+	return stuck.Form(action, "id", "1", "key", m.MessageID, "group", b.group("account"), "until", "9000000000000000", "of", "1",
 		"consumer", consumer, "epoch", "0", "reason", "because", "chosen", "1", "sure", "yes", "aggregate", "order-7", "version", "3",
 		"known", "false", "payload", "{}")
 }
