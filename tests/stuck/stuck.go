@@ -38,6 +38,7 @@ type Service struct {
 	Outbox *outbox.Publisher
 	Log    *rig.Events
 	Mended atomic.Bool
+	Idle   bool // its routers do no background work; the Store needs WithoutPlugin
 }
 
 // New returns a Service without a consumer; see [Service.Serve]. Its Store may have a Config.
@@ -78,7 +79,9 @@ func (s *Service) Serve(consumer string, middlewares ...message.HandlerMiddlewar
 	require.NoError(s, err)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
 	require.NoError(s, err)
-	router.AddPlugin(s.Store.Plugin())
+	if !s.Idle {
+		router.AddPlugin(s.Store.Plugin())
+	}
 	router.AddMiddleware(millrace.Inbox{Store: s.Store, Outbox: s.Outbox}.Middleware)
 	router.AddMiddleware(middlewares...)
 	router.AddHandler(consumer, "orders", sub, "invoices", s.Outbox, s.handle)
