@@ -108,31 +108,28 @@ func noRow(row string) error {
 }
 
 // choose carries out an action on chosen rows. First it asks, with a page that says what it would do.
-func (h *Handler) choose(name string) func(*visit) (answer, error) {
-	c := choices[name]
-	return func(v *visit) (answer, error) {
-		rows := v.r.PostForm["chosen"]
-		switch {
-		case len(rows) == 0:
-			return answer{}, problem{http.StatusUnprocessableEntity, "None is chosen: tick the boxes of some. Nothing was changed."}
-		case len(rows) > pageSize:
-			return answer{}, problem{http.StatusBadRequest, fmt.Sprintf("At most %d can be chosen. Nothing was changed.", pageSize)}
-		}
-		var once []string
-		for _, row := range rows {
-			if !slices.Contains(once, row) {
-				once = append(once, row)
-			}
-		}
-		found, err := c.find(h, v, once)
-		switch {
-		case err != nil:
-			return answer{}, err
-		case v.sure():
-			return c.carryOut(v.r.Context(), v, found), nil
-		}
-		return c.ask(h, v, found)
+func (h *Handler) choose(v *visit) (answer, error) {
+	c, rows := choices[v.path], v.r.PostForm["chosen"]
+	switch {
+	case len(rows) == 0:
+		return answer{}, problem{http.StatusUnprocessableEntity, "None is chosen: tick the boxes of some. Nothing was changed."}
+	case len(rows) > pageSize:
+		return answer{}, problem{http.StatusBadRequest, fmt.Sprintf("At most %d can be chosen. Nothing was changed.", pageSize)}
 	}
+	var once []string
+	for _, row := range rows {
+		if !slices.Contains(once, row) {
+			once = append(once, row)
+		}
+	}
+	found, err := c.find(h, v, once)
+	switch {
+	case err != nil:
+		return answer{}, err
+	case v.sure():
+		return c.carryOut(v.r.Context(), v, found), nil
+	}
+	return c.ask(h, v, found)
 }
 
 // ask returns the page that says what the action would do.

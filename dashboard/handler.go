@@ -74,7 +74,7 @@ func New(store *inbox.Store, config Config) (*Handler, error) {
 		"outbox-discard":   {do: h.discardParked},
 	}
 	for name := range choices {
-		h.actions[name] = action{do: h.choose(name)}
+		h.actions[name] = action{do: h.choose}
 	}
 	return h, nil
 }

@@ -332,7 +332,7 @@ func (n *night) janitor() {
 	go func() { ended <- n.Store.Run(ctx) }()
 	n.Await(0, `SELECT COUNT(*) FROM millrace_consumers WHERE purged_at = 0`)
 	stop()
-	<-ended
+	assert.NoError(n, <-ended)
 }
 
 // answer returns the page that comes of a request, where an action leads to, too.
