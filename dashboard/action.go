@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -10,8 +11,8 @@ import (
 
 // action changes something. It returns the page to redirect to, or the page to answer with.
 type action struct {
-	back string // the page that has its form
-	do   func(*visit) (answer, error)
+	do    func(*visit) (answer, error)
+	limit int64 // of the form in bytes, maxBody unless it is set
 }
 
 // answer follows an action: a redirect, or a page.
@@ -28,7 +29,7 @@ func (h *Handler) post(w http.ResponseWriter, v *visit) {
 		h.fail(w, v, problem{http.StatusNotFound, "There is no such action."})
 		return
 	}
-	if err := h.permit(w, v); err != nil {
+	if err := h.permit(w, v, cmp.Or(a.limit, maxBody)); err != nil {
 		h.fail(w, v, err)
 		return
 	}
@@ -47,7 +48,7 @@ func (h *Handler) post(w http.ResponseWriter, v *visit) {
 	}
 }
 
-func (h *Handler) permit(w http.ResponseWriter, v *visit) error {
+func (h *Handler) permit(w http.ResponseWriter, v *visit, limit int64) error {
 	if err := h.cross.Check(v.r); err != nil {
 		return problem{http.StatusForbidden, "This request came from another site, so nothing was changed."}
 	}
@@ -57,7 +58,7 @@ func (h *Handler) permit(w http.ResponseWriter, v *visit) error {
 	if v.Operator == "" {
 		return problem{http.StatusForbidden, "Nobody is signed in whose name could go into the audit log, so nothing was changed."}
 	}
-	v.r.Body = http.MaxBytesReader(w, v.r.Body, maxBody)
+	v.r.Body = http.MaxBytesReader(w, v.r.Body, limit)
 	if err := v.r.ParseForm(); err != nil {
 		return problem{http.StatusRequestEntityTooLarge, "This form cannot be read, or is too large."}
 	}
@@ -81,6 +82,15 @@ var done = map[string]string{
 	"outbox-discard": "The message was discarded and will not be sent.",
 	"retry-all":      "%s will be handled again.",
 	"discard-all":    "%s were discarded. They count as handled.",
+	"replace":        "The payload was replaced. Retry the message to have it handled.",
+	"set-version":    "The version of the aggregate is set.",
+
+	"messages-retry":      "%s will be handled again.",
+	"messages-discard":    "%s were discarded. They count as handled.",
+	"parked-retry":        "Relays will try to send %s again.",
+	"parked-discard":      "%s were discarded and will not be sent.",
+	"outcomes-redispatch": "%s were stored in the outbox, and a relay sends them.",
+	"gaps-skip":           "%s skipped: the messages held behind are delivered.",
 }
 
 // after returns the address of a page that says what was done.
@@ -98,7 +108,7 @@ func (v *visit) said() string {
 	if err != nil {
 		return ""
 	}
-	return fmt.Sprintf(sentence, plural(n, "message"))
+	return fmt.Sprintf(sentence, plural(n, cmp.Or(choices[v.query("done")].thing, "message")))
 }
 
 // formTime parses a time in microseconds from a form or an address.

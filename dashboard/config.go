@@ -31,8 +31,8 @@ type Config struct {
 	// be the connection string, of which nothing else is shown or kept. Defaults to none.
 	Database string
 
-	// Outbox is the outbox to show; operators can retry and discard its parked messages. Defaults
-	// to none.
+	// Outbox is the outbox to show; operators can retry and discard its parked messages, and it stores what
+	// a handler returned and the broker may lack. Defaults to none.
 	Outbox *outbox.Publisher
 
 	// Redeliver publishes a retried message to its topic if no queue serves its consumer; see

@@ -1,6 +1,7 @@
 // Package dashboard is a web page for operators. It begins with what is wrong, and shows which messages
 // an inbox and an outbox hold, why messages are stuck, and what operators did; operators can retry and
-// discard messages and pause consumers.
+// discard messages, correct a payload, send what a handler returned, skip the versions that an aggregate
+// misses, and pause consumers.
 //
 // A [Handler] is an http.Handler for the service's own server, behind the service's own
 // authentication, under any prefix:

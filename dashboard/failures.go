@@ -3,6 +3,7 @@ package dashboard
 import (
 	"context"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/millrace-go/millrace/inbox/admin"
@@ -20,15 +21,36 @@ type failuresPage struct {
 	Groups []admin.FailureGroup
 	Most   int  // messages of the largest group
 	Cut    bool // not all failed messages were read
+	Heads  map[string]*heading
+}
+
+// groupsBy compares groups by the columns of their list.
+var groupsBy = map[string]func(a, b admin.FailureGroup) int{
+	"messages": byFigure(func(g admin.FailureGroup) int { return g.Messages }),
+	"first":    func(a, b admin.FailureGroup) int { return a.First.Compare(b.First) },
+	"last":     func(a, b admin.FailureGroup) int { return a.Last.Compare(b.Last) },
 }
 
 func (h *Handler) failures(v *visit) (any, error) {
+	by, err := v.ordered(order{"messages", true}, "messages", "first", "last")
+	if err != nil {
+		return nil, err
+	}
 	found, err := h.failureGroups(v.r.Context())
-	p := &failuresPage{Groups: found[:min(len(found), 4*pageSize)]}
+	if err != nil {
+		return nil, err
+	}
+	p := &failuresPage{Groups: slices.Clone(found), Heads: map[string]*heading{}}
+	sorted(by, p.Groups, groupsBy)
+	p.Groups = p.Groups[:min(len(found), 4*pageSize)]
 	for _, g := range found {
 		p.Most, p.Cut = max(p.Most, g.Messages), p.Cut || g.AtLeast
 	}
-	return p, err
+	to := func(sort string) string { return link("failures", "sort", sort) }
+	p.Heads["messages"] = by.heading(order{"messages", true}, "Messages", "n", to)
+	p.Heads["first"] = by.heading(order{"first", false}, "First stored", "wide", to)
+	p.Heads["last"] = by.heading(order{"last", true}, "Last stored", "wide", to)
+	return p, nil
 }
 
 // failurePage shows one group, before an operator decides.

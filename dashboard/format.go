@@ -162,6 +162,14 @@ func readable(payload []byte) body {
 	return b
 }
 
+// writable returns a payload as a form may have it: a browser keeps no other characters, and no carriage return.
+func writable(payload []byte) string {
+	if len(payload) > maxShown || !utf8.Valid(payload) || bytes.ContainsFunc(payload, unprintable) || bytes.ContainsRune(payload, '\r') {
+		return ""
+	}
+	return string(payload)
+}
+
 // clip shortens b between two characters if it is too long.
 func clip(b []byte) string {
 	if len(b) <= maxShown {

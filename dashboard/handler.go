@@ -53,22 +53,28 @@ func New(store *inbox.Store, config Config) (*Handler, error) {
 		"failures":  {"failures.html", "failures", "Failures", h.failures},
 		"failure":   {"failure.html", "failures", "Failure group", h.failure},
 		"waiting":   {"waiting.html", "waiting", "Waiting", h.waiting},
+		"aggregate": {"aggregate.html", "waiting", "Aggregate", h.aggregate},
 		"audit":     {"audit.html", "audit", "Audit log", h.audit},
 		"outbox":    {"outbox.html", "outbox", "Outbox", h.outbox},
 		"consumers": {"consumers.html", "consumers", "Consumers", h.consumers},
 		"check":     {"check.html", "check", "Check", h.check},
 	}
 	h.actions = map[string]action{
-		"message-retry":    {back: "message", do: h.retryMessage},
-		"message-discard":  {back: "message", do: h.discardMessage},
-		"message-reveal":   {back: "message", do: h.revealMessage},
-		"message-result":   {back: "message", do: h.revealResult},
-		"failure-retry":    {back: "failure", do: h.retryGroup},
-		"failure-discard":  {back: "failure", do: h.discardGroup},
-		"consumers-pause":  {back: "consumers", do: h.pauseConsumer},
-		"consumers-resume": {back: "consumers", do: h.resumeConsumer},
-		"outbox-retry":     {back: "outbox", do: h.retryParked},
-		"outbox-discard":   {back: "outbox", do: h.discardParked},
+		"message-retry":    {do: h.retryMessage},
+		"message-discard":  {do: h.discardMessage},
+		"message-replace":  {do: h.replacePayload, limit: 4 * maxShown}, // a byte may take three in a form
+		"message-reveal":   {do: h.revealMessage},
+		"message-result":   {do: h.revealResult},
+		"failure-retry":    {do: h.retryGroup},
+		"failure-discard":  {do: h.discardGroup},
+		"aggregate-set":    {do: h.setVersion},
+		"consumers-pause":  {do: h.pauseConsumer},
+		"consumers-resume": {do: h.resumeConsumer},
+		"outbox-retry":     {do: h.retryParked},
+		"outbox-discard":   {do: h.discardParked},
+	}
+	for name := range choices {
+		h.actions[name] = action{do: h.choose}
 	}
 	return h, nil
 }

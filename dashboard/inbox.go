@@ -30,6 +30,7 @@ type inboxPage struct {
 	Next      string // address of the next page, if there is one
 	Looked    string // how many were looked at, where there may be others behind them
 	Filtered  bool
+	Stored    *heading
 }
 
 // filterForm is what the list is narrowed to, as its form has it.
@@ -40,6 +41,7 @@ type filterForm struct {
 	Since    string
 	Until    string
 	Group    string
+	Sort     string
 }
 
 type statusTab struct {
@@ -55,7 +57,12 @@ type statusTab struct {
 func (h *Handler) inbox(v *visit) (any, error) {
 	form := filterForm{
 		Status: v.query("status"), Consumer: v.query("consumer"), Topic: v.query("topic"),
-		Since: v.query("since"), Until: v.query("until"), Group: v.query("group"),
+		Since: v.query("since"), Until: v.query("until"), Group: v.query("group"), Sort: v.query("sort"),
+	}
+	first := order{column: "stored"}
+	by, err := v.ordered(first, "stored")
+	if err != nil {
+		return nil, err
 	}
 	filter, err := form.filter()
 	if err != nil {
@@ -65,8 +72,13 @@ func (h *Handler) inbox(v *visit) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &inboxPage{Filter: form, Filtered: form != filterForm{Status: form.Status}}
-	found, err := h.ops.Search(v.r.Context(), filter, behind, pageSize, lookAt)
+	p := &inboxPage{Filter: form, Filtered: form != filterForm{Status: form.Status, Sort: form.Sort}}
+	p.Stored = by.heading(first, "Stored", "wide", form.sortedBy)
+	search := h.ops.Search
+	if by.down {
+		search = h.ops.SearchBack
+	}
+	found, err := search(v.r.Context(), filter, behind, pageSize, lookAt)
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +139,12 @@ func slug(s admin.Status) string { return strings.ToLower(s.String()) }
 // link is the address of the list, from the row after on.
 func (f filterForm) link(after string) string {
 	return link("inbox", "status", f.Status, "consumer", f.Consumer, "topic", f.Topic, "since", f.Since, "until", f.Until,
-		"group", f.Group, "after", after)
+		"group", f.Group, "sort", f.Sort, "after", after)
+}
+
+func (f filterForm) sortedBy(sort string) string {
+	f.Sort = sort
+	return f.link("")
 }
 
 func (f filterForm) filter() (admin.Filter, error) {

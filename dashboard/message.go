@@ -19,6 +19,7 @@ type messagePage struct {
 	Claims   []closedRow
 	Timeline []event
 	Produced []produced
+	Lacking  []form // for outcomes that the broker may lack
 }
 
 // openRow is an open message.
@@ -27,9 +28,11 @@ type openRow struct {
 	Headers   []header
 	CanRetry  bool
 	CanDrop   bool
+	Replace   bool // its payload may be replaced
 	Served    bool
 	Back      bool // a retry sends it back to its topic
 	Body      *body
+	Text      string // the payload, if it was revealed and a form can have it
 	Collision bool
 }
 
@@ -89,14 +92,11 @@ func (h *Handler) messagePage(v *visit, key string, seen revealed) (*messagePage
 		return nil, err
 	}
 	for _, m := range story.Open {
-		row := openRow{Message: m, Headers: headers(m.Metadata), Collision: m.Original != "" && m.Original == key}
-		row.Served = served[consumerOf{m.Consumer, m.Epoch}]
-		row.Back = !row.Served && h.config.Redeliver != nil
-		row.CanDrop = givenUp(m.Status)
-		row.CanRetry = row.CanDrop || m.Status == admin.FailedRetryable && m.LeasedUntil.IsZero()
+		row := h.openRow(m, served)
+		row.Collision = m.Original != "" && m.Original == key
 		if seen.message != nil && seen.message.ID == m.ID {
 			shown := readable(seen.message.Payload)
-			row.Body = &shown
+			row.Body, row.Text = &shown, writable(seen.message.Payload)
 		}
 		p.Rows = append(p.Rows, row)
 	}
@@ -104,10 +104,26 @@ func (h *Handler) messagePage(v *visit, key string, seen revealed) (*messagePage
 		if c.Completed {
 			p.Claims = append(p.Claims, seen.closed(c))
 		}
+		if len(c.Outcome) > 0 && h.config.Outbox != nil {
+			f := act(v, len(p.Lacking), "outcomes-redispatch", "Redispatch", "", "For what "+show(c.Consumer)+" returned and the broker may lack. "+
+				"The next page says what it would do, and asks.")
+			f.Fields = append(f.Fields, header{"chosen", rowOf(c.Consumer, c.Epoch, story.MessageID)})
+			p.Lacking = append(p.Lacking, f)
+		}
 	}
 	p.Timeline = timeline(story)
 	p.Produced, err = h.producedBy(v, story)
 	return p, err
+}
+
+// openRow returns an open message with what can be done about it.
+func (h *Handler) openRow(m admin.Message, served map[consumerOf]bool) openRow {
+	row := openRow{Message: m, Headers: headers(m.Metadata), Served: served[consumerOf{m.Consumer, m.Epoch}]}
+	row.Back = !row.Served && h.config.Redeliver != nil
+	row.CanDrop = givenUp(m.Status)
+	row.CanRetry = choosable(m)
+	row.Replace = row.CanRetry && h.store.Internals().MayReplace()
+	return row
 }
 
 func (r revealed) closed(c admin.StoryClaim) closedRow {

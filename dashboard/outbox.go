@@ -20,6 +20,7 @@ type outboxPage struct {
 	First     string
 	Next      string
 	Unsettled []admin.UnsettledOutcome
+	Sends     bool // an operator can have them sent
 	Unread    bool // some outcomes cannot be read; the log says which
 }
 
@@ -27,7 +28,7 @@ type outboxPage struct {
 const settleTime = time.Minute
 
 func (h *Handler) outbox(v *visit) (any, error) {
-	p := &outboxPage{Present: h.config.Outbox != nil}
+	p := &outboxPage{Present: h.config.Outbox != nil, Sends: h.config.Outbox != nil && v.Acting}
 	if p.Present {
 		if err := p.fill(v, h.config.Outbox); err != nil {
 			return nil, err

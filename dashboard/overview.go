@@ -2,6 +2,8 @@ package dashboard
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/millrace-go/millrace/inbox/admin"
@@ -21,6 +23,7 @@ type overview struct {
 	Windows   []windowLink
 	Charts    []chart
 	Consumers []consumerLine
+	Heads     map[string]*heading
 
 	window window
 	since  time.Time
@@ -76,10 +79,13 @@ func (h *Handler) overview(v *visit) (any, error) {
 		return nil, h.out(err)
 	}
 	for _, w := range windows {
-		to := link("./", "window", w.name, "consumer", o.Consumer)
+		to := link("./", "window", w.name, "consumer", o.Consumer, "sort", v.query("sort"))
 		o.Windows = append(o.Windows, windowLink{w.name, to, w == o.window})
 	}
 	o.list(taken, acts, v.Now)
+	if err := o.sort(v); err != nil {
+		return nil, err
+	}
 	o.Charts = o.charts(taken, acts, v.Now)
 	return o, nil
 }
@@ -107,6 +113,37 @@ func (o *overview) list(taken []sample, acts []admin.Activity, now time.Time) {
 			o.Paused++
 		}
 	}
+}
+
+// consumersBy compares consumers by the columns of their list.
+var consumersBy = map[string]func(a, b consumerLine) int{
+	"consumer": byFigure(func(l consumerLine) string { return l.Consumer }),
+	"open":     byFigure(func(l consumerLine) int { return l.Open.N }),
+	"stuck":    byFigure(func(l consumerLine) int { return l.Stuck.N }),
+	"held":     byFigure(func(l consumerLine) int { return l.Held.N }),
+	"handled":  byFigure(func(l consumerLine) int64 { return l.Handled }),
+	"failed":   byFigure(func(l consumerLine) int64 { return l.Failed }),
+	"oldest":   byFigure(func(l consumerLine) time.Duration { return l.OldestPending }),
+}
+
+// sort sorts the consumers.
+func (o *overview) sort(v *visit) error {
+	by, err := v.ordered(order{"consumer", false}, slices.Collect(maps.Keys(consumersBy))...)
+	if err != nil {
+		return err
+	}
+	sorted(by, o.Consumers, consumersBy)
+	to := func(sort string) string {
+		return link("./", "window", v.query("window"), "consumer", o.Consumer, "sort", sort)
+	}
+	o.Heads = map[string]*heading{"consumer": by.heading(order{"consumer", false}, "Consumer", "", to)}
+	for column, h := range map[string][2]string{
+		"open": {"To be handled", "n"}, "stuck": {"Operator", "n"}, "held": {"Held", "n wide"}, "handled": {"Handled", "n wide"},
+		"failed": {"Failed", "n wide"}, "oldest": {"Oldest", "n"},
+	} {
+		o.Heads[column] = by.heading(order{column, true}, h[0], h[1], to)
+	}
+	return nil
 }
 
 // charts draws the charts of one consumer or of all.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html/template"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -13,9 +14,9 @@ import (
 
 // functions are those that templates may call.
 var functions = template.FuncMap{
-	"act": act, "age": age, "ago": ago, "asset": func(name string) string { return assetNames[name] },
+	"act": act, "age": age, "choosable": choosable, "gap": misses, "ago": ago, "asset": func(name string) string { return assetNames[name] },
 	"clock": clock, "count": count, "group": identity, "held": func(s admin.Status) bool { return s == admin.Held }, "link": link, "lower": lower, "next": func(version int64) int64 { return version + 1 }, "now": time.Now, "of": inVisit, "percent": percent,
-	"short": short, "show": show, "span": span, "stamp": stamp, "tabs": tabs, "thousands": thousands,
+	"pick": pick, "row": rowOf, "rows": rowsOf, "short": short, "show": show, "span": span, "stamp": stamp, "tabs": tabs, "thousands": thousands,
 	"tone": tone, "us": microseconds, "utc": utc, "why": why,
 }
 
@@ -44,15 +45,20 @@ type form struct {
 	Fields []header
 }
 
-// act returns a form about a row. It also carries pairs, encoded as in an address, because browsers
-// change line ends and bytes that are not text.
+// act returns a form about a row. It also carries pairs.
 func act(v *visit, row any, action, label, tone, hint string, pairs ...any) form {
 	f := form{ID: fmt.Sprint("why-", action, "-", row), Action: action, Label: label, Tone: tone, Hint: hint, Where: v.Where()}
-	f.Fields = append(f.Fields, header{"id", fmt.Sprint(row)})
-	for i := 0; i+1 < len(pairs); i += 2 {
-		f.Fields = append(f.Fields, header{fmt.Sprint(pairs[i]), url.PathEscape(fmt.Sprint(pairs[i+1]))})
-	}
+	f.Fields = append(fields("id", row), fields(pairs...)...)
 	return f
+}
+
+// fields returns the hidden fields of a form. They are encoded as in an address, because browsers change line ends and
+// bytes that are not text.
+func fields(pairs ...any) (all []header) {
+	for i := 0; i+1 < len(pairs); i += 2 {
+		all = append(all, header{fmt.Sprint(pairs[i]), url.PathEscape(fmt.Sprint(pairs[i+1]))})
+	}
+	return all
 }
 
 // inVisit gives a part of a page the visit besides its own subject.
@@ -62,6 +68,26 @@ func inVisit(v *visit, it any) any {
 		It    any
 	}{v, it}
 }
+
+// messageRows is a list of messages.
+type messageRows struct {
+	Visit    *visit
+	Messages []admin.Message
+	Pick     string   // the form for those that are chosen, "" if none can be
+	Stored   *heading // nil if the list has but one order
+}
+
+// rowsOf returns a list of messages, of which an operator may choose some.
+func rowsOf(v *visit, all []admin.Message, stored *heading) messageRows {
+	rows := messageRows{Visit: v, Messages: all, Stored: stored}
+	if v.Acting && stored != nil && slices.ContainsFunc(all, choosable) {
+		rows.Pick = "pick-messages-retry"
+	}
+	return rows
+}
+
+// choosable reports whether something can be done about a message in a list.
+func choosable(m admin.Message) bool { return m.Status.Retryable() && m.LeasedUntil.IsZero() }
 
 // givenUp reports whether messages in a state wait for an operator.
 func givenUp(s admin.Status) bool { return s == admin.Parked || s == admin.FailedTerminal }

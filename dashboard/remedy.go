@@ -3,6 +3,7 @@ package dashboard
 import (
 	"context"
 	"net/http"
+	"strings"
 
 	"github.com/millrace-go/millrace/outbox"
 )
@@ -30,6 +31,27 @@ func (h *Handler) discardMessage(v *visit) (answer, error) {
 		err = h.ops.Discard(v.r.Context(), id, v.operator())
 	}
 	return after("message", "discard", "key", v.field("key")), err
+}
+
+// replacePayload gives a message the text of a form. A browser sends each line end as two characters.
+func (h *Handler) replacePayload(v *visit) (answer, error) {
+	id, err := v.row()
+	text := strings.ReplaceAll(v.r.PostFormValue("payload"), "\r\n", "\n")
+	switch {
+	case err != nil:
+		return answer{}, err
+	case !h.store.Internals().MayReplace():
+		return answer{}, problem{http.StatusForbidden, "The Store of this dashboard does not allow that: see inbox.Config.AllowPayloadChange. Nothing was changed."}
+	case text == "":
+		return answer{}, problem{http.StatusUnprocessableEntity, "The new payload is empty. Nothing was changed; the command millrace can do that."}
+	case len(text) > maxShown:
+		return answer{}, problem{http.StatusRequestEntityTooLarge, "The new payload is too large for a form. Nothing was changed; the command millrace can do that."}
+	}
+	err = h.ops.ReplacePayload(v.r.Context(), id, []byte(text), v.operator())
+	if err != nil && problemOf(err).status == http.StatusInternalServerError && v.r.Context().Err() == nil {
+		err = problem{http.StatusConflict, "Nothing was changed: " + err.Error()} // it is encrypted, say
+	}
+	return after("message", "replace", "key", v.field("key")), err
 }
 
 // revealMessage answers with the page itself, because no address may show what it shows.
@@ -94,7 +116,7 @@ func (h *Handler) discardParked(v *visit) (answer, error) {
 // decide applies do to a parked message of the outbox.
 func (h *Handler) decide(v *visit, do func(*outbox.Publisher, context.Context, int64, outbox.Operator) error) error {
 	if h.config.Outbox == nil {
-		return problem{http.StatusNotFound, "There is no outbox here."}
+		return errNoOutbox
 	}
 	id, err := v.row()
 	if err != nil {

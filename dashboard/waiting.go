@@ -1,11 +1,16 @@
 package dashboard
 
-import "github.com/millrace-go/millrace/inbox/admin"
+import (
+	"slices"
+
+	"github.com/millrace-go/millrace/inbox/admin"
+)
 
 // waitingPage lists aggregates that hold messages.
 type waitingPage struct {
 	Consumer   string
 	Aggregates []admin.WaitingAggregate
+	Picks      bool // an operator can choose some
 	First      string
 	Next       string
 }
@@ -18,6 +23,7 @@ func (h *Handler) waiting(v *visit) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.Picks = v.Acting && slices.ContainsFunc(p.Aggregates, misses)
 	if len(p.Aggregates) > pageSize {
 		p.Aggregates = p.Aggregates[:pageSize]
 		p.Next = link("waiting", "consumer", p.Consumer, "after", p.Aggregates[pageSize-1].Cursor)

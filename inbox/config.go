@@ -71,7 +71,8 @@ type Config struct {
 	// walks a consumer's claims at most once in a hundredth of its retention.
 	PurgeInterval time.Duration
 
-	// AllowPayloadChange lets operators correct stored payloads, with admin.Admin.ReplacePayload.
+	// AllowPayloadChange lets operators correct stored payloads, with admin.Admin.ReplacePayload or on a
+	// dashboard of this Store.
 	AllowPayloadChange bool
 
 	// Position returns the place of a message in its source, such as Kafka's partition and offset. The

@@ -38,6 +38,11 @@ func (i Internals) Outcome(
 	return i.store.decodeOutcome(ctx, consumer, topic, kept)
 }
 
+// Publishable returns the messages of a stored outcome that can be published.
+func (i Internals) Publishable(ctx context.Context, consumer, topic string, kept []byte) ([]*message.Message, error) {
+	return i.store.openOutcome(ctx, consumer, topic, kept)
+}
+
 // OutcomeOutline returns the messages of a stored outcome without their payloads.
 func (i Internals) OutcomeOutline(kept []byte) ([]*message.Message, error) {
 	return outlineOutcome(kept)

@@ -189,6 +189,9 @@ var hot = map[string][]any{
 	"Remedy.SelectOldest":   {1, 1, 1, 1, 10},
 	"Remedy.CountOutcomes":  {1, 1, 10},
 
+	"Remedy.SearchStatusBack": {nil, nil, 0, 5000, 1, 7, 5000, 10},
+	"Remedy.SearchGroupBack":  {nil, nil, 0, 5000, 4, 6, 1, 12, 5000, 10},
+
 	"Remedy.ListOutlines": {[]int64{7, 8}},
 	"Remedy.ListAudit":    {1, 5000, 10},
 	"Remedy.SelectAudit":  {[]int64{7, 8}},
@@ -283,6 +286,7 @@ func TestListsAreReadInTheOrderOfAnIndex(t *testing.T) {
 		fill(t, db)
 		for name, index := range map[string]string{
 			"Remedy.SearchStatus": "messages_status", "Remedy.SearchGroup": "messages_group", "Remedy.GroupFailures": "messages_status",
+			"Remedy.SearchStatusBack": "messages_status", "Remedy.SearchGroupBack": "messages_group",
 			"Remedy.GroupFailure": "messages_group", "Remedy.CountStatus": "messages_status", "Remedy.CountLapsed": "messages_status",
 			"Remedy.SelectOldest": "messages_status", "Gate.SelectWaiting": "messages_held", "Remedy.ListAudit": "audit_consumer",
 			"Remedy.CountDue": map[string]string{"postgres": "messages_lined", "mysql": "messages_ready", "sqlite": "messages_lined"}[db.Dialect],

@@ -83,7 +83,9 @@ type servedPages interface {
 }
 
 func (a *app) pagesOf(ctx context.Context, config dashboard.Config) (*dashboard.Handler, error) {
-	store, err := a.storeWith(ctx, tuned, inbox.Config{Logger: watermill.NopLogger{}}) // its pages say what is wrong
+	store, err := a.storeWith(ctx, tuned, inbox.Config{
+		Logger: watermill.NopLogger{}, AllowPayloadChange: true, // its pages say what is wrong
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ function localise(root) {
 // busy reports whether somebody reads or writes in a section, so that it must not be refreshed.
 function busy(section) {
   const selection = getSelection();
-  return section.contains(document.activeElement) || section.querySelector("details[open]") !== null ||
+  return section.contains(document.activeElement) || section.querySelector("details[open], input:checked") !== null ||
     (!selection.isCollapsed && section.contains(selection.anchorNode));
 }
 
@@ -74,10 +74,17 @@ if (followed && button) {
   timer = setTimeout(follow, pause);
 }
 
-// A form that opens puts the cursor into its reason.
+// A form that opens puts the cursor into its first field.
 document.addEventListener("toggle", (event) => {
-  if (event.target.matches("details.act") && event.target.open) event.target.querySelector("input[name=reason]").focus();
+  if (event.target.matches("details.act") && event.target.open) event.target.querySelector("input:not([type=hidden]), textarea").focus();
 }, true);
+
+// A box in the head of a list chooses all of its rows.
+document.documentElement.classList.add("scripted");
+document.addEventListener("change", (event) => {
+  if (!event.target.matches("input.all")) return;
+  for (const box of event.target.closest("table").querySelectorAll("input[name=chosen]")) box.checked = event.target.checked;
+});
 
 // An action that takes several requests continues by itself, unless the reader takes over.
 const more = document.querySelector("form[data-continue]");

@@ -110,7 +110,7 @@ func (a *Admin) readPage(
 
 // list returns the IDs of a page. If f names no state, it lists messages in the states of.
 func (a *Admin) list(ctx context.Context, f Filter, after int64, limit int, of ...Status) ([]int64, error) {
-	ids, _, err := a.search(ctx, f, after, limit, math.MaxInt, of...)
+	ids, _, err := a.search(ctx, f, after, limit, math.MaxInt, upwards, of...)
 	return ids, err
 }
 

@@ -132,7 +132,7 @@ func (a *Admin) preview(ctx context.Context, f Filter, countTo int) (all []Previ
 	}
 	for _, c := range consumers {
 		p := Preview{Consumer: string(c.Name), Epoch: c.Epoch, Served: c.Served}
-		for _, part := range a.reaches(c, f, 0, min(countTo, mostStep)+1, FailedTerminal, Parked) {
+		for _, part := range a.reaches(c, f, 0, min(countTo, mostStep)+1, upwards, FailedTerminal, Parked) {
 			n := 0
 			for n <= countTo && !part.ended {
 				if err := a.read(ctx, part); err != nil {

@@ -81,19 +81,30 @@ func (a *Admin) RevealResult(ctx context.Context, consumer string, epoch int, me
 }
 
 func (a *Admin) resultIn(ctx context.Context, tx *sqlx.Tx, of stored.Consumer, messageID string, by Operator) (json.RawMessage, error) {
+	c, err := a.claimOf(ctx, tx, of, messageID, func(c stored.Claim) bool { return c.Body != nil })
+	if err != nil {
+		return nil, err
+	}
+	return c.Body, a.rows.AuditOf(ctx, tx, by, "reveal", of.ID, c.ID, "what its handler kept as its result")
+}
+
+// claimOf returns the claim of a consumer on the message with this key if it has what is wanted, else
+// [inbox.ErrNotFound].
+func (a *Admin) claimOf(
+	ctx context.Context, db sqlx.QueryerContext, of stored.Consumer, messageID string, wanted func(stored.Claim) bool,
+) (stored.Claim, error) {
 	for _, id := range keycode.Parse(messageID) {
 		var claims []stored.Claim
-		if err := sqlx.SelectContext(ctx, tx, &claims, a.rows.Dialect.StoryClaims, id, []byte(a.rows.Namespace)); err != nil {
-			return nil, err
+		if err := sqlx.SelectContext(ctx, db, &claims, a.rows.Dialect.StoryClaims, id, []byte(a.rows.Namespace)); err != nil {
+			return stored.Claim{}, err
 		}
 		for _, c := range claims {
-			if string(c.Name) != string(of.Name) || c.Epoch != of.Epoch || c.Body == nil {
-				continue
+			if string(c.Name) == string(of.Name) && c.Epoch == of.Epoch && wanted(c) {
+				return c, nil
 			}
-			return c.Body, a.rows.AuditOf(ctx, tx, by, "reveal", of.ID, id, "what its handler kept as its result")
 		}
 	}
-	return nil, inbox.ErrNotFound
+	return stored.Claim{}, inbox.ErrNotFound
 }
 
 func (a *Admin) outcomeOutline(_ context.Context, _, _ string, kept []byte) ([]*message.Message, []error, error) {

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
@@ -66,7 +67,39 @@ func unsettledOutcome(o stored.Unsettled) UnsettledOutcome {
 	}
 }
 
-// Redispatch publishes an outcome that [Admin.Unsettled] listed, with the same UUIDs, bytes and
+// Outcome returns what the handler of a consumer and epoch produced for the message with this key, if the broker may
+// lack it. It returns [inbox.ErrNotFound] if there is no such outcome, or it is settled.
+func (a *Admin) Outcome(ctx context.Context, consumer string, epoch int, messageID string) (UnsettledOutcome, error) {
+	of, err := a.rows.Consumer(ctx, consumer, epoch)
+	var found UnsettledOutcome
+	if err == nil {
+		found, err = a.outcomeOf(ctx, of, messageID)
+	}
+	if err != nil {
+		return found, fmt.Errorf("inbox: outcome of consumer %q, message %q: %w", consumer, messageID, database.Explain(err))
+	}
+	return found, nil
+}
+
+func (a *Admin) outcomeOf(ctx context.Context, of stored.Consumer, messageID string) (found UnsettledOutcome, err error) {
+	now, err := a.rows.Now(ctx)
+	if err != nil {
+		return found, err
+	}
+	c, err := a.claimOf(ctx, a.rows.Reader(ctx), of, messageID, func(c stored.Claim) bool { return c.Outcome != nil })
+	if err != nil {
+		return found, err
+	}
+	at := time.UnixMicro(c.OutcomeAt.Int64).UTC()
+	found = UnsettledOutcome{
+		Consumer: string(c.Name), Epoch: c.Epoch, MessageID: keycode.String(c.ID), Topic: string(c.Topic),
+		StoredAt: at, Age: now.Sub(at), consumer: of.ID, id: c.ID,
+	}
+	found.Messages, err = a.inbox.Publishable(ctx, found.Consumer, found.Topic, c.Outcome)
+	return found, err
+}
+
+// Redispatch publishes an outcome of [Admin.Unsettled] or [Admin.Outcome], with the same UUIDs, bytes and
 // metadata, and settles it. An outbox.Publisher on the same database stores the messages in the
 // transaction that settles the outcome, so the outcome is sent once, whoever else calls Redispatch. Any
 // other publisher is called before the commit, and may be called again. The broker may get the outcome twice if the

@@ -157,6 +157,27 @@ var postgresRemedy = Remedy{
 			LIMIT $10) page
 		GROUP BY found
 		ORDER BY found`,
+	SearchStatusBack: `
+		SELECT CASE WHEN matches THEN id ELSE 0 END AS found, MIN(id) AS last_id, COUNT(*) AS looked
+		FROM (
+			SELECT m.id, ($1::BYTEA IS NULL OR m.topic = $2) AND m.received_at >= $3 AND m.received_at < $4 AS matches
+			FROM millrace_messages m
+			WHERE m.consumer = $5 AND (m.status, m.id) < ($6, $7) AND m.status >= $6
+			ORDER BY m.status DESC, m.id DESC
+			LIMIT $8) page
+		GROUP BY found
+		ORDER BY found`,
+	SearchGroupBack: `
+		SELECT CASE WHEN matches THEN id ELSE 0 END AS found, MIN(id) AS last_id, COUNT(*) AS looked
+		FROM (
+			SELECT m.id, ($1::BYTEA IS NULL OR m.topic = $2) AND m.received_at >= $3 AND m.received_at < $4
+				AND m.status BETWEEN $5 AND $6 AS matches
+			FROM millrace_messages m
+			WHERE m.consumer = $7 AND (m.error_group, m.id) < ($8, $9) AND m.error_group >= $8
+			ORDER BY m.error_group DESC, m.id DESC
+			LIMIT $10) page
+		GROUP BY found
+		ORDER BY found`,
 	GroupFailures: `
 		SELECT CASE WHEN matches THEN error_group ELSE 0 END AS group_id, COUNT(*) AS failures,
 			MIN(received_at) AS first_at, MAX(received_at) AS last_at, MAX(id) AS example

@@ -6,18 +6,20 @@ type Remedy struct {
 	// the rows that do not match under 0. Arguments:
 	//   - a topic, twice, where NULL means any;
 	//   - the time of arrival, from and below;
-	//   - SearchStatus and GroupFailures: a consumer and a status;
-	//     SearchGroup and GroupFailure: the first and the last status, a consumer and a group of errors;
-	//   - the searches: the id behind which to begin;
+	//   - the searches by status and GroupFailures: a consumer and a status;
+	//     the searches by group and GroupFailure: the first and the last status, a consumer and a group of errors;
+	//   - the searches: the id behind which to begin, or, if they go back, the id before which;
 	//   - how many rows to read;
 	//   - GroupFailures: how many groups to return.
-	SearchStatus  string
-	SearchGroup   string
-	SelectListed  string
-	ListOutlines  string // SelectListed without payloads
-	SelectErrors  string
-	GroupFailures string
-	GroupFailure  string
+	SearchStatus     string
+	SearchGroup      string
+	SearchStatusBack string // the newest first
+	SearchGroupBack  string
+	SelectListed     string
+	ListOutlines     string // SelectListed without payloads
+	SelectErrors     string
+	GroupFailures    string
+	GroupFailure     string
 
 	RetryMessage   string // takes 1 to have the message handled although it was replayed, else 0
 	ReplacePayload string

@@ -138,6 +138,27 @@ var sqliteRemedy = Remedy{
 			LIMIT ?) page
 		GROUP BY found
 		ORDER BY found`,
+	SearchStatusBack: `
+		SELECT CASE WHEN matches THEN id ELSE 0 END AS found, MIN(id) AS last_id, COUNT(*) AS looked
+		FROM (
+			SELECT m.id, (? IS NULL OR m.topic = ?) AND m.received_at >= ? AND m.received_at < ? AS matches
+			FROM millrace_messages m INDEXED BY ix_millrace_messages_status
+			WHERE m.consumer = ? AND m.status = ? AND m.id < ?
+			ORDER BY m.id DESC
+			LIMIT ?) page
+		GROUP BY found
+		ORDER BY found`,
+	SearchGroupBack: `
+		SELECT CASE WHEN matches THEN id ELSE 0 END AS found, MIN(id) AS last_id, COUNT(*) AS looked
+		FROM (
+			SELECT m.id, (? IS NULL OR m.topic = ?) AND m.received_at >= ? AND m.received_at < ?
+				AND m.status BETWEEN ? AND ? AS matches
+			FROM millrace_messages m INDEXED BY ix_millrace_messages_group
+			WHERE m.consumer = ? AND m.error_group = ? AND m.id < ?
+			ORDER BY m.id DESC
+			LIMIT ?) page
+		GROUP BY found
+		ORDER BY found`,
 	GroupFailures: `
 		SELECT CASE WHEN matches THEN error_group ELSE 0 END AS group_id, COUNT(*) AS failures,
 			MIN(received_at) AS first_at, MAX(received_at) AS last_at, MAX(id) AS example

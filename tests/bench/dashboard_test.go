@@ -48,7 +48,7 @@ func BenchmarkDashboard(b *testing.B) {
 	go func() { _ = known.Run(ctx) }() // it ends with ctx, and returns no error
 	for _, page := range []string{
 		"", "inbox", "inbox?status=parked", "inbox?status=received&consumer=c3&after=" + strconv.Itoa(messages/2),
-		"inbox?topic=nowhere", "message?key=" + last.Messages[0].MessageID, "failures",
+		"inbox?topic=nowhere", "inbox?sort=-stored", "inbox?topic=nowhere&sort=-stored", "message?key=" + last.Messages[0].MessageID, "failures",
 		"failure?group=" + strconv.FormatInt(groups[0].ErrorGroup, 10), "waiting", "outbox", "consumers", "audit", "check",
 	} {
 		var first, again []time.Duration

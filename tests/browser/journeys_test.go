@@ -101,6 +101,22 @@ func TestDiscardWithAReason(t *testing.T) {
 	})
 }
 
+func TestDiscardWhatIsTicked(t *testing.T) {
+	on(t, func(t *testing.T, b *browser) {
+		s := newService(t)
+		s.fail(3)
+		b.visit(s.home + "inbox")
+		b.do(chromedp.Click(`//input[@aria-label="Choose order-0001"]`), chromedp.Click(`//input[@aria-label="Choose order-0002"]`))
+		b.do(chromedp.Click(`//summary[starts-with(., "With the chosen")]`), chromedp.SendKeys(`//details[@open]//input[@name="reason"]`, "test orders"))
+		b.press(`//button[.="Discard…"]`)
+		b.reads("Discard 2 messages?", "order-0001", "Reason: test orders")
+		b.press(`//button[.="Discard 2 messages"]`)
+		b.reads("2 messages were discarded")
+		s.AwaitStuck(1)
+		assert.Equal(t, 2, s.Audited("discard", "test orders"))
+	})
+}
+
 // TestAReasonIsNeeded: the browser asks for one, before the server does.
 func TestAReasonIsNeeded(t *testing.T) {
 	s := newService(t)
@@ -209,6 +225,12 @@ func TestPagesFollowWhatHappens(t *testing.T) {
 	b := open(t, desk)
 	b.visit(s.home + "message?key=order-0001")
 	b.do(chromedp.Click(`//summary[starts-with(., "Discard")]`))
+	b.visit(s.home + "inbox")
+	b.do(chromedp.Click(`//input[@aria-label="Choose all of the page"]`))
+	s.Put(consumer, stuck.Order(9, "account 9 has no owner"))
+	s.AwaitStuck(3)
+	assert.Equal(t, 2, get(b, chromedp.Evaluate[int](
+		`document.activeElement.blur(); refresh().then(() => document.querySelectorAll("input[name=chosen]:checked").length)`, chromedp.EvalAwaitPromise)))
 	b.visit(s.home + "failures")
 	b.reads("account ? has no owner")
 	s.Mended.Store(true)
@@ -272,5 +294,5 @@ func TestKeysAreEnough(t *testing.T) {
 // pages are all that a browser can open, of a service that failed.
 var pages = []string{
 	"", "inbox", "inbox?status=failed_terminal&consumer=billing", "message?key=order-0001", "message?key=nobody", "failures",
-	"waiting", "outbox", "consumers", "audit?operator=ada", "check", "nowhere",
+	"waiting", "outbox", "consumers", "audit?operator=ada", "check", "nowhere", "aggregate?consumer=projection&aggregate=order-7",
 }

@@ -4,7 +4,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"strings"
 	"testing"
 
@@ -56,18 +55,7 @@ func (b *bed) get(page string) answer {
 // post sends a form as a browser would, from a page of the same site.
 func (b *bed) post(action string, pairs ...string) answer {
 	b.Helper()
-	return b.send(form(action, pairs...))
-}
-
-func form(action string, pairs ...string) *http.Request {
-	values := url.Values{}
-	for i := 0; i < len(pairs); i += 2 {
-		values.Add(pairs[i], pairs[i+1])
-	}
-	r := httptest.NewRequest(http.MethodPost, stuck.Prefix+"/"+action, strings.NewReader(values.Encode()))
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	r.Header.Set("Sec-Fetch-Site", "same-origin")
-	return r
+	return b.send(stuck.Form(action, pairs...))
 }
 
 // shows asserts that a page is answered and has these texts.
@@ -97,6 +85,33 @@ func (b *bed) refused(a answer, status int, why string) {
 	assert.Contains(b, a.text, why)
 }
 
+// choose ticks boxes of a list, all of those for the action unless they are named, and presses the button below it.
+func (b *bed) choose(page answer, action, reason string, boxes ...string) answer {
+	b.Helper()
+	pairs := []string{"reason", reason}
+	require.True(b, strings.Contains(page.text, `action="`+action+`"`), "the page has no button for %s", action)
+	if len(boxes) == 0 {
+		boxes = b.boxes(page)
+	}
+	for _, box := range boxes {
+		pairs = append(pairs, "chosen", box)
+	}
+	return b.post(action, pairs...)
+}
+
+// boxes returns the values of the check boxes of a page.
+func (b *bed) boxes(page answer) []string {
+	b.Helper()
+	return stuck.Boxes(b.T, page.text)
+}
+
+// confirm presses the button of a page that asked.
+func (b *bed) confirm(asked answer, action string) answer {
+	b.Helper()
+	require.Equal(b, http.StatusOK, asked.StatusCode, asked.text)
+	return b.post(action, b.fields(asked, action)...)
+}
+
 // only returns the one message that is open.
 func (b *bed) only() admin.Message {
 	b.Helper()
@@ -109,13 +124,5 @@ func (b *bed) only() admin.Message {
 // fields returns the hidden fields of the form for an action on a page, as pairs.
 func (b *bed) fields(page answer, action string) (pairs []string) {
 	b.Helper()
-	_, rest, found := strings.Cut(page.text, `action="`+action+`"`)
-	require.True(b, found, "the page has no form for %s", action)
-	inner, _, _ := strings.Cut(rest, "</form>")
-	for _, piece := range strings.Split(inner, `<input type="hidden" name="`)[1:] {
-		name, after, _ := strings.Cut(piece, `" value="`)
-		value, _, _ := strings.Cut(after, `"`)
-		pairs = append(pairs, name, value)
-	}
-	return pairs
+	return stuck.Fields(b.T, page.text, action)
 }

@@ -3,6 +3,7 @@ package dashboard_test
 import (
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/dashboard"
+	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/tests/stuck"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -18,21 +20,37 @@ import (
 // pages are all that can be asked for; every rule is held to each.
 var pages = []string{
 	"", "?consumer=billing&window=24h", "inbox", "inbox?status=failed_terminal&consumer=billing", "message?key=order-0001",
-	"message?key=nobody", "failures", "waiting", "outbox", "consumers", "audit", "check",
+	"message?key=nobody", "failures?sort=last", "waiting", "aggregate?consumer=billing&aggregate=order-7", "outbox", "consumers", "audit", "check",
+	"inbox?sort=-stored", "?sort=-stuck",
 }
 
 // actions are all that change something.
 var actions = []string{
-	"message-retry", "message-discard", "message-reveal", "failure-retry", "failure-discard", "consumers-pause",
-	"consumers-resume", "outbox-retry", "outbox-discard",
+	"message-retry", "message-discard", "message-replace", "message-reveal", "message-result", "failure-retry", "failure-discard",
+	"aggregate-set", "consumers-pause", "consumers-resume", "outbox-retry", "outbox-discard", "messages-retry", "messages-discard",
+	"parked-retry", "parked-discard", "outcomes-redispatch", "gaps-skip",
+}
+
+// TestNoActionIsLeftOut: whoever adds one has it refused by the rules, too.
+func TestNoActionIsLeftOut(t *testing.T) {
+	var known []string
+	for file, name := range map[string]string{"handler.go": `"([a-z-]+)": +\{do: `, "choose.go": `\tAction: "([a-z-]+)"`} {
+		source, err := os.ReadFile("../../dashboard/" + file)
+		require.NoError(t, err)
+		for _, found := range regexp.MustCompile(name).FindAllStringSubmatch(string(source), -1) {
+			known = append(known, found[1])
+		}
+	}
+	assert.ElementsMatch(t, actions, known)
 }
 
 // attempt is a form with all that any action asks for.
 func attempt(b *bed, action string) *http.Request {
 	b.Helper()
 	m := b.only()
-	return form(action, "id", "1", "key", m.MessageID, "group", b.group("account"), "until", "9000000000000000", "of", "1",
-		"consumer", consumer, "epoch", "0", "reason", "because")
+	return stuck.Form(action, "id", "1", "key", m.MessageID, "group", b.group("account"), "until", "9000000000000000", "of", "1",
+		"consumer", consumer, "epoch", "0", "reason", "because", "chosen", "1", "sure", "yes", "aggregate", "order-7", "version", "3",
+		"known", "false", "payload", "{}")
 }
 
 // untouched asserts that nothing was changed.
@@ -41,6 +59,7 @@ func (b *bed) untouched() {
 	assert.Zero(b, b.Count(`SELECT COUNT(*) FROM millrace_audit`))
 	assert.Equal(b, 1, b.Count(`SELECT COUNT(*) FROM millrace_messages WHERE status IN (5, 6)`))
 	assert.Zero(b, b.Count(`SELECT COUNT(*) FROM millrace_consumers WHERE paused <> ?`, false))
+	assert.Zero(b, b.Count(`SELECT COUNT(*) FROM millrace_versions`))
 }
 
 // TestActionsAreRefused: each of them, whatever is wrong with the request.
@@ -74,7 +93,7 @@ func TestActionsAreRefused(t *testing.T) {
 			body(r, "id=1&key=order-0001")
 		}, http.StatusUnprocessableEntity, "Say why"},
 		{"a long reason", nil, func(r *http.Request) { body(r, "id=1&reason="+strings.Repeat("x", 501)) }, http.StatusUnprocessableEntity, "at most"},
-		{"a large body", nil, func(r *http.Request) { body(r, "id=1&reason=x&more="+strings.Repeat("x", 70_000)) }, http.StatusRequestEntityTooLarge, "too large"},
+		{"a large body", nil, func(r *http.Request) { body(r, "id=1&reason=x&more="+strings.Repeat("x", 600_000)) }, http.StatusRequestEntityTooLarge, "too large"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b.pages = b.Dashboard()
@@ -117,8 +136,9 @@ func TestReadOnlyShowsNoActions(t *testing.T) {
 
 // TestHostileTextIsShownAsText: all that comes from outside.
 func TestHostileTextIsShownAsText(t *testing.T) {
-	const script = `<script>alert(1)</script>"'><img src=x onerror=alert(1)>`
-	b := newBed(t, testdb.On(t, "sqlite"))
+	const script = `</textarea><script>alert(1)</script>"'><img src=x onerror=alert(1)>`
+	db := testdb.On(t, "sqlite")
+	b := &bed{stuck.New(t, db, inbox.Config{AllowPayloadChange: true}), nil}
 	b.pages = b.Dashboard(func(c *dashboard.Config) { c.Operator = func(*http.Request) string { return script } })
 	b.Serve(consumer)
 	msg := stuck.Order(1, script)
@@ -129,8 +149,8 @@ func TestHostileTextIsShownAsText(t *testing.T) {
 	b.Put(consumer, msg)
 	b.AwaitStuck(1)
 	b.DB.Do(t, `UPDATE millrace_messages SET topic = ?, reason = ?`, []byte(script), []byte(script))
-	key := "message?key=" + strings.NewReplacer("<", "%3C", ">", "%3E", `"`, "%22", "'", "%27", " ", "%20").Replace(script)
-	all := append([]string{key, "failure?group=" + b.group("<script>")}, pages...)
+	key := "message?key=" + strings.NewReplacer("<", "%3C", ">", "%3E", `"`, "%22", "'", "%27", " ", "%20", "/", "%2F").Replace(script)
+	all := append([]string{key, "failure?group=" + b.group("</textarea>")}, pages...)
 	check := func(a answer) {
 		assert.NotContains(t, a.text, "<script>alert")
 		assert.NotContains(t, a.text, "<img")
@@ -138,7 +158,7 @@ func TestHostileTextIsShownAsText(t *testing.T) {
 	for _, page := range all {
 		check(b.get(page))
 	}
-	b.shows(b.get(key), "&lt;script&gt;alert(1)&lt;/script&gt;")
+	b.shows(b.get(key), "&lt;/textarea&gt;&lt;script&gt;alert(1)&lt;/script&gt;")
 	for _, hostile := range []string{"?consumer=<script>alert(1)</script>", "inbox?status=<script>", "?done=<script>alert(1)</script>", "inbox?topic=\"><script>alert(1)</script>", "audit?operator=\"><script>alert(1)</script>"} {
 		r := httptest.NewRequest(http.MethodGet, stuck.Prefix+"/", nil)
 		page, query, _ := strings.Cut(hostile, "?")
@@ -148,6 +168,9 @@ func TestHostileTextIsShownAsText(t *testing.T) {
 	page := b.get(key)
 	shown := b.post("message-reveal", append(b.fields(page, "message-reveal"), "reason", script)...)
 	check(shown)
+	b.shows(shown, "<textarea", "&lt;script&gt;alert(1)&lt;/script&gt;")
+	check(b.choose(b.get("inbox"), "messages-retry", script))
+	check(b.get("aggregate?consumer=billing&aggregate=%3Cscript%3Ealert(1)%3C/script%3E"))
 	check(b.get("audit"))
 	b.shows(b.get("audit"), "&lt;script&gt;")
 }
@@ -199,6 +222,17 @@ func TestRequestsAreBounded(t *testing.T) {
 	b.refused(b.post("message-retry", "reason", "x"), http.StatusBadRequest, "no row")
 	b.refused(b.post("failure-retry", "reason", "x"), http.StatusBadRequest, "does not name the messages")
 	b.refused(b.post("failure-retry", "reason", "x", "group", "x"), http.StatusBadRequest, "not a valid group")
+	b.refused(b.get("inbox?sort=payload"), http.StatusBadRequest, "cannot be sorted by payload")
+	b.refused(b.get("aggregate"), http.StatusBadRequest, "Which aggregate")
+	b.refused(b.get("aggregate?consumer=nobody&aggregate=x"), http.StatusNotFound, "no such consumer")
+	b.refused(b.post("aggregate-set", "reason", "x", "consumer", consumer, "aggregate", "x", "version", "-1"), http.StatusUnprocessableEntity, "Which version")
+	b.refused(b.post("messages-retry", "reason", "x"), http.StatusUnprocessableEntity, "None is chosen")
+	b.refused(b.post("messages-retry", "reason", "x", "chosen", "x"), http.StatusBadRequest, "not a valid row")
+	b.refused(b.post("messages-retry", append([]string{"reason", "x"}, strings.Split(strings.Repeat("chosen,1,", 51)+"sure,yes", ",")...)...),
+		http.StatusBadRequest, "At most 50")
+	for _, row := range []string{"x", "%zz/0/x", "billing/0/x/1/2", "billing/x/y"} {
+		b.refused(b.post("gaps-skip", "reason", "x", "chosen", row), http.StatusBadRequest, "not a ")
+	}
 	b.untouched()
 }
 

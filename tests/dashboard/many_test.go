@@ -39,6 +39,7 @@ var manyBodies = []testdb.Body{
 		}
 		assert.Equal(t, 2, looks)
 		assert.Equal(t, 1, seen)
+		b.shows(b.get("inbox?topic=rare&sort=-stored"), "rare-") // it is the newest
 		b.shows(b.get("inbox?topic=rare&status=parked"), "No open message matches")
 	}},
 	{Name: "counts that grow", Why: "the first page must not wait for a count, and the figures come later", Run: func(t *testing.T, db *testdb.DB) {

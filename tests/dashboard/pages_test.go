@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -106,22 +107,28 @@ var pageBodies = []testdb.Body{
 		b.Put(consumer, msgs...)
 		b.Put("shipping", stuck.Order(500, ""))
 		key := regexp.MustCompile(`message\?key=(order-\d+)`)
-		seen := map[string]int{}
-		page, n := "inbox?consumer=billing&topic=orders", 0
-		for ; page != ""; n++ {
-			a := b.get(page)
-			b.shows(a)
-			for _, m := range key.FindAllStringSubmatch(a.text, -1) {
-				seen[m[1]]++
+		for _, order := range []string{"", "&sort=-stored"} {
+			var seen []string
+			page, n := "inbox?consumer=billing&topic=orders"+order, 0
+			for ; page != ""; n++ {
+				a := b.get(page)
+				b.shows(a)
+				for _, m := range key.FindAllStringSubmatch(a.text, -1) {
+					seen = append(seen, m[1])
+				}
+				next := regexp.MustCompile(`<a href="([^"]+)" rel="next"`).FindStringSubmatch(a.text)
+				if page = ""; next != nil {
+					page = strings.ReplaceAll(next[1], "&amp;", "&")
+				}
 			}
-			next := regexp.MustCompile(`<a href="([^"]+)" rel="next"`).FindStringSubmatch(a.text)
-			if page = ""; next != nil {
-				page = strings.ReplaceAll(next[1], "&amp;", "&")
+			assert.Equal(t, 3, n)
+			if order != "" {
+				slices.Reverse(seen)
 			}
+			assert.True(t, slices.IsSorted(seen), "%q", seen)
+			assert.Len(t, slices.Compact(seen), 120)
+			assert.NotContains(t, seen, "order-0500")
 		}
-		assert.Equal(t, 3, n)
-		assert.Len(t, seen, 120)
-		assert.NotContains(t, seen, "order-0500")
 		future := time.Now().UTC().Add(48 * time.Hour).Format("2006-01-02T15:04")
 		b.shows(b.get("inbox?since="+future), "No open message matches")
 		b.shows(b.get("inbox?until="+future), "order-0000")
@@ -145,7 +152,7 @@ var pageBodies = []testdb.Body{
 		page := b.get("waiting")
 		b.shows(page, "order-7", "billing")
 		assert.Regexp(t, `<b>3</b></td><td class="n wide">2</td><td class="n wide">5</td>`, page.text)
-		b.shows(b.get("message?key=order-0005"), "order-7, version 5", "now held",
+		b.shows(b.get("message?key=order-0005"), "order-7</a>, version 5", "now held",
 			"<dt>Correlation id</dt><dd>7f3c-0005</dd>", "<dt>Causation id</dt><dd>command-5</dd>")
 		b.shows(b.get("message?key=order-0006"), "<dt>Correlation id</dt><dd>cart-6</dd>")
 	}},
@@ -256,9 +263,13 @@ func TestPagesSayWhichSystemItIs(t *testing.T) {
 		assert.Contains(t, text, `<span class="system">shop, &lt;live&gt;</span><span class="place">ada@db.internal/shop</span>`)
 		assert.NotContains(t, text, "hidden-password")
 	}
-	page := b.get("message?key=" + b.only().MessageID).text
-	assert.Positive(t, strings.Count(page, "<form method=\"post\""))
-	assert.Equal(t, strings.Count(page, "<form method=\"post\""), strings.Count(page, "In "+where))
+	for _, page := range []answer{
+		b.get("message?key=" + b.only().MessageID), b.get("inbox"), b.get("aggregate?consumer=billing&aggregate=order-7"),
+		b.choose(b.get("inbox"), "messages-retry", "because"),
+	} {
+		assert.Positive(t, strings.Count(page.text, ` method="post"`))
+		assert.Equal(t, strings.Count(page.text, ` method="post"`), strings.Count(page.text, "In "+where))
+	}
 }
 
 // TestAnUnchangedPageIsNotSentAgain: the browser asks every few seconds.

@@ -1,6 +1,8 @@
 package durable_test
 
 import (
+	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -118,11 +120,22 @@ var findBodies = []testdb.Body{
 	})},
 }
 
-// search goes from page to page.
+// search goes from page to page, and back.
 func (b *bed) search(f admin.Filter, limit, look int) (ids []int64, pages int) {
 	b.Helper()
-	for after := int64(0); ; {
-		page, err := admin.New(b.store).Search(b.Context(), f, after, limit, look)
+	ids, pages = b.walk(admin.New(b.store).Search, f, limit, look, func(last, next int64) bool { return next > last })
+	back, _ := b.walk(admin.New(b.store).SearchBack, f, limit, look, func(last, next int64) bool { return last == 0 || next < last })
+	slices.Reverse(back)
+	assert.Equal(b, ids, back)
+	return ids, pages
+}
+
+func (b *bed) walk(
+	search func(context.Context, admin.Filter, int64, int, int) (admin.Page, error), f admin.Filter, limit, look int, on func(last, next int64) bool,
+) (ids []int64, pages int) {
+	b.Helper()
+	for last := int64(0); ; {
+		page, err := search(b.Context(), f, last, limit, look)
 		require.NoError(b, err)
 		pages++
 		for _, m := range page.Messages {
@@ -131,8 +144,8 @@ func (b *bed) search(f admin.Filter, limit, look int) (ids []int64, pages int) {
 		if page.Next == 0 {
 			return ids, pages
 		}
-		require.Greater(b, page.Next, after, "it goes on")
+		require.True(b, on(last, page.Next), "it goes on")
 		require.LessOrEqual(b, len(page.Messages), limit)
-		after = page.Next
+		last = page.Next
 	}
 }

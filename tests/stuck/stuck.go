@@ -38,14 +38,15 @@ type Service struct {
 	Outbox *outbox.Publisher
 	Log    *rig.Events
 	Mended atomic.Bool
+	Idle   bool // its routers do no background work; the Store needs WithoutPlugin
 }
 
-// New returns a Service without a consumer; see [Service.Serve].
-func New(t *testing.T, db *testdb.DB) *Service {
+// New returns a Service without a consumer; see [Service.Serve]. Its Store may have a Config.
+func New(t *testing.T, db *testdb.DB, config ...inbox.Config) *Service {
 	t.Helper()
 	s := &Service{T: t, DB: db, Log: &rig.Events{}}
 	var err error
-	s.Store, err = inbox.NewStore(db.DB, inbox.Config{})
+	s.Store, err = inbox.NewStore(db.DB, append(config, inbox.Config{})[0])
 	require.NoError(t, err)
 	require.NoError(t, s.Store.Migrate(t.Context()))
 	s.Outbox, err = outbox.NewPublisher(db.DB, outbox.Config{Standalone: true})
@@ -78,7 +79,9 @@ func (s *Service) Serve(consumer string, middlewares ...message.HandlerMiddlewar
 	require.NoError(s, err)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
 	require.NoError(s, err)
-	router.AddPlugin(s.Store.Plugin())
+	if !s.Idle {
+		router.AddPlugin(s.Store.Plugin())
+	}
 	router.AddMiddleware(millrace.Inbox{Store: s.Store, Outbox: s.Outbox}.Middleware)
 	router.AddMiddleware(middlewares...)
 	router.AddHandler(consumer, "orders", sub, "invoices", s.Outbox, s.handle)
