@@ -3,6 +3,7 @@ package tests_test
 import (
 	"bufio"
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -127,6 +128,39 @@ func TestCtrlCStopsBetweenBatches(t *testing.T) {
 	assert.Less(t, done, 30)
 	assert.Regexp(t, `^\d+ messages? to be handled now\n$`, out.String())
 	assert.Contains(t, problems.String(), " done")
+}
+
+// TestARetryOfManyGoesOnWhereItEnded: what each of two commands says is what it did, and no message is retried twice.
+func TestARetryOfManyGoesOnWhereItEnded(t *testing.T) {
+	t.Parallel()
+	many := 2000
+	if testdb.Long() {
+		many = 100_000
+	}
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
+		s.serve()
+		s.park(1)
+		s.exec(`INSERT INTO millrace_messages (consumer, message_id, status, topic, uuid, metadata, payload, payload_hash, received_at, due_at)
+			SELECT m.consumer, `+s.db.Bytes("i + 1000")+`, m.status, m.topic, m.uuid, m.metadata, m.payload, m.payload_hash, m.received_at, m.due_at
+			FROM millrace_messages m, `+s.db.Numbers(many-1)+` WHERE m.topic = ?`, []byte("many"))
+		args := []string{"retry", "--all-matching", "--topic", "many", "--rate", "1000000", "--reason", "x", "--yes"}
+		cmd := command(t.Context(), s.db.DSN, args...)
+		var out, problems bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &problems
+		require.NoError(t, cmd.Start())
+		retried := func() int { return s.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = 4 AND topic = ?`, []byte("many")) }
+		rig.Eventually(t, "some are retried", func() bool { return retried() >= 500 })
+		require.NoError(t, cmd.Process.Signal(os.Interrupt))
+		require.Equal(t, 130, exit(t, cmd.Wait()), problems.String())
+		first := retried()
+		require.Less(t, first, many)
+		assert.Equal(t, fmt.Sprintf("%d messages to be handled now\n", first), out.String())
+
+		r := s.run(args...)
+		require.Zero(t, r.code, r.err)
+		assert.Equal(t, fmt.Sprintf("%d messages to be handled now\n", many-first), r.out)
+		assert.Equal(t, many, retried())
+	}))
 }
 
 func TestNobodyReadsOn(t *testing.T) {
