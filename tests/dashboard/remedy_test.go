@@ -131,6 +131,7 @@ var remedyBodies = []testdb.Body{
 		}
 		assert.Contains(t, b.done(next).text, "250 messages will be handled again.")
 		assert.Equal(t, 250, b.Audited("retry", "owners added"))
+		assert.Equal(t, 1, b.Count(`SELECT COUNT(*) FROM millrace_audit`))
 		b.AwaitStuck(251)
 
 		page = b.get("failure?group=" + b.group("no stock"))
