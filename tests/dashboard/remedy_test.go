@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -132,6 +133,17 @@ var remedyBodies = []testdb.Body{
 		assert.Contains(t, b.done(next).text, "250 messages will be handled again.")
 		assert.Equal(t, 250, b.Audited("retry", "owners added"))
 		assert.Equal(t, 1, b.Count(`SELECT COUNT(*) FROM millrace_audit`))
+		b.shows(b.get("audit"), "250 messages", "of failure group "+group, `href="changed?entry=1"`, `href="audit.csv"`)
+		changed := b.get("changed?entry=1&after=200")
+		b.shows(changed, "retry of 250 messages by ada", "owners added", "order-0249", `href="changed?entry=1"`, `href="changed.csv?entry=1"`)
+		b.refused(b.get("changed?entry=2"), http.StatusNotFound, "")
+		file := b.get("audit.csv?operator=ada")
+		assert.Equal(t, "text/csv; charset=utf-8", file.Header.Get("Content-Type"))
+		assert.Equal(t, `attachment; filename="audit.csv"`, file.Header.Get("Content-Disposition"))
+		assert.Regexp(t, `^id,at,by,action,consumer,epoch,key,messages,reason,detail\n1,[^,]+,ada,retry,billing,0,,250,owners added,`, file.text)
+		assert.Equal(t, 251, strings.Count(b.get("changed.csv?entry=1").text, "\n"))
+		b.refused(b.get("changed.csv?entry=2"), http.StatusNotFound, "")
+		b.refused(b.get("audit.csv?since=yesterday"), http.StatusBadRequest, "no date and time")
 		b.AwaitStuck(251)
 
 		page = b.get("failure?group=" + b.group("no stock"))

@@ -55,6 +55,13 @@ var acts = []struct {
 	{"audit", []string{"audit", "--by", "ada", "--since", "1h", "--limit", "3"}},
 	{"audit-filter-json", []string{"audit", "--consumer", "billing", "--action", "pause", "--until", "2100-01-01", "--json"}},
 	{"audit-nobody", []string{"audit", "--by", "bob"}},
+	{"audit-bulk", []string{"audit", "--action", "retry", "-o", "csv"}},
+	{"audit-entry", []string{"audit", "11"}},
+	{"audit-entry-json", []string{"audit", "11", "--json"}},
+	{"audit-entry-csv", []string{"audit", "11", "-o", "csv"}},
+	{"audit-entry-unknown", []string{"audit", "1000"}},
+	{"audit-prune-proposed", []string{"audit", "prune", "--before", "1h"}},
+	{"audit-prune", []string{"audit", "prune", "--before", "1h", "--reason", "an hour is enough", "--by", "ada", "--yes"}},
 }
 
 func TestWhatItMends(t *testing.T) {
