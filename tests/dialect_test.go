@@ -172,6 +172,7 @@ func TestTheIndexOfTheOrderIsMadeBeforehand(t *testing.T) {
 	db := testdb.On(t, "postgres", testdb.Empty())
 	store := migrate(t, db, inbox.Config{})
 	db.Do(t, `DROP INDEX ix_millrace_outbox_order`)
+	db.DropViews(t)
 	db.Do(t, `DROP TABLE millrace_history`) // of later versions
 	for _, c := range stateColumns {
 		db.Do(t, `ALTER TABLE millrace_messages DROP COLUMN `+c)

@@ -21,6 +21,7 @@ var stateColumns = []string{"reason_code", "error_code", "allowed"}
 // withoutReady drops what the migrations from 9 on made; on MariaDB they do nothing the second time.
 func withoutReady(t *testing.T, db *testdb.DB) {
 	t.Helper()
+	db.DropViews(t)
 	indexes := map[string][]string{"postgres": {"free", "lined", "line", "stuck"}, "sqlite": {"free", "lined", "line", "stuck", "ages"}}
 	for _, name := range indexes[db.Dialect] {
 		db.Do(t, `DROP INDEX ix_millrace_messages_`+name)

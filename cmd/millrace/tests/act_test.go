@@ -82,6 +82,7 @@ func TestWhatItMends(t *testing.T) {
 		assert.Equal(t, 1, s.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 2`))
 		assert.Equal(t, s.count(`SELECT COUNT(*) FROM millrace_audit`),
 			s.count(`SELECT COUNT(*) FROM millrace_audit WHERE actor = ?`, []byte("ada")))
+		s.viewsMatch()
 	}))
 }
 
@@ -119,6 +120,7 @@ func TestAnOutageOfTheBrokerIsShown(t *testing.T) {
 func TestADatabaseOfTheReleaseBefore(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
+		s.db.DropViews(t)
 		s.exec(`ALTER TABLE millrace_outbox_relays DROP COLUMN broker_error`)
 		r := s.run("status")
 		assert.Equal(t, 1, r.code)
