@@ -225,7 +225,7 @@ var hot = map[string][]any{
 	"Journal.DeleteJournal": {1, [][]byte{[]byte("7"), []byte("8")}},
 	"Journal.SelectJournal": {7, 6000, 1, nil, nil, 0, 10000, 10},
 	"Journal.StoryJournal":  {[]byte("7"), []byte("1")},
-	"History.InsertHistory": {1, 3, [][]byte{[]byte("7"), []byte("8")}, 3, [][]byte{[]byte("7"), []byte("8")}},
+	"History.InsertHistory": {1, []byte("p"), 1, []byte("t"), 3, [][]byte{[]byte("7"), []byte("8")}, 3, [][]byte{[]byte("7"), []byte("8")}},
 	"History.StoryHistory":  {[]byte("7"), []byte("1")},
 	"History.DeleteHistory": {1, [][]byte{[]byte("7"), []byte("8")}},
 	"Queue.AdoptHistory":    {9, []byte("7"), 1, []byte("7")},

@@ -29,6 +29,9 @@ func withoutReady(t *testing.T, db *testdb.DB) {
 	if db.Dialect != "mysql" {
 		db.Do(t, `ALTER TABLE millrace_outbox_relays DROP COLUMN broker_error`)
 		db.Do(t, `ALTER TABLE millrace_outbox_relays DROP COLUMN broker_out_since`)
+		for _, c := range []string{"run_of", "process", "took_us", "trace"} {
+			db.Do(t, `ALTER TABLE millrace_history DROP COLUMN `+c)
+		}
 		db.Do(t, `DROP TABLE millrace_audit_messages`)
 		db.Do(t, `DROP INDEX ix_millrace_audit_bulk`)
 		db.Do(t, `ALTER TABLE millrace_audit DROP COLUMN bulk`)

@@ -25,9 +25,9 @@ func TestOperatorsMendWhatIsStuck(t *testing.T) {
 const consumer = "billing"
 
 // one is a service with one message that is stuck.
-func one(t *testing.T, db *testdb.DB) *bed {
+func one(t *testing.T, db *testdb.DB, options ...func(*dashboard.Config)) *bed {
 	t.Helper()
-	b := newBed(t, db)
+	b := newBed(t, db, options...)
 	b.Serve(consumer)
 	b.Put(consumer, stuck.Order(1, "account 7 has no owner"))
 	b.AwaitStuck(1)
@@ -36,7 +36,8 @@ func one(t *testing.T, db *testdb.DB) *bed {
 
 var remedyBodies = []testdb.Body{
 	{Name: "retry", Why: "the message is handled, and its story told", Run: func(t *testing.T, db *testdb.DB) {
-		b := one(t, db)
+		b := one(t, db, func(c *dashboard.Config) { c.Trace = "https://tempo.internal/trace/{trace}" })
+		b.DB.Do(t, `UPDATE millrace_history SET trace = ?`, []byte(`4bf9"/<`))
 		b.Mended.Store(true)
 		b.DB.Do(t, `
 			INSERT INTO millrace_steps (id, namespace, consumer, message_id, name, epoch, state, token, until, started_at, problem)
@@ -49,7 +50,7 @@ var remedyBodies = []testdb.Body{
 		b.Await(0, `SELECT COUNT(*) FROM millrace_messages`)
 		assert.Equal(t, 1, b.Audited("retry", "owner added"))
 		b.shows(b.get("message?key=order-0001"), "completed", "retry by ada", "owner added", "invoice-of-order-0001", "invoices",
-			"until it was closed", "attempt 1: ", "account 7 has no owner")
+			"until it was closed", "attempt 1: ", "account 7 has no owner", "It ran in ", " for ", `href="https://tempo.internal/trace/4bf9%22%2F%3C"`)
 		b.refused(b.post("message-retry", "id", "1", "key", "order-0001", "reason", "again"), http.StatusNotFound, "Nothing was changed")
 	}},
 	{Name: "discard", Why: "the message counts as handled, with a reason", Run: func(t *testing.T, db *testdb.DB) {

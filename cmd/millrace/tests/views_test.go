@@ -7,6 +7,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -96,7 +97,10 @@ func (s *shop) viewsMatch() {
 		require.GreaterOrEqual(s, at, 0, v)
 		h := story.History[at]
 		s.equal(v, "consumer", h.Consumer, "at", h.At.Format(stamps), "what", h.What(), "state", h.Status, "attempts", h.Attempts,
-			"reason", h.Reason, "error", h.Error)
+			"reason", h.Reason, "error", h.Error, "process", h.Process, "trace_id", h.TraceID)
+		if seconds, _ := strconv.ParseFloat(v["seconds"], 64); h.Took != 0 { //nolint:errcheck // then it is 0
+			assert.InDelta(s, h.Took.Seconds(), seconds, 1e-6)
+		}
 	}
 
 	states := map[string]string{}

@@ -20,6 +20,16 @@ CREATE TABLE IF NOT EXISTS millrace_audit_messages (
   KEY by_original (original)
 ) ENGINE = InnoDB;
 
+-- Of the attempt that failed: the process, how long the handler ran, and its trace, if they are known. They are of the entry
+-- with the number run_of: a process of the release before replaces an entry, and leaves them.
+ALTER TABLE millrace_history ADD COLUMN run_of INT;
+
+ALTER TABLE millrace_history ADD COLUMN process VARBINARY(255);
+
+ALTER TABLE millrace_history ADD COLUMN took_us BIGINT;
+
+ALTER TABLE millrace_history ADD COLUMN trace VARBINARY(64);
+
 -- For people: docs/sql-views.md.
 CREATE OR REPLACE VIEW millrace_v_consumers AS
   SELECT
@@ -181,6 +191,11 @@ CREATE OR REPLACE VIEW millrace_v_history AS
       THEN CONVERT(t.reason USING utf8mb4) COLLATE utf8mb4_bin ELSE CONCAT('0x', HEX(t.reason)) END END AS reason,
     CASE WHEN t.failed = 1 AND t.status <> 2 THEN CASE WHEN CAST(CONVERT(t.error USING utf8mb4) AS BINARY) = t.error
       THEN CONVERT(t.error USING utf8mb4) COLLATE utf8mb4_bin ELSE CONCAT('0x', HEX(t.error)) END END AS error,
+    CASE WHEN t.run_of = t.number THEN CASE WHEN CAST(CONVERT(t.process USING utf8mb4) AS BINARY) = t.process
+      THEN CONVERT(t.process USING utf8mb4) COLLATE utf8mb4_bin ELSE CONCAT('0x', HEX(t.process)) END END AS process,
+    CASE WHEN t.run_of = t.number THEN t.took_us / 1000000.0 END AS seconds,
+    CASE WHEN t.run_of = t.number THEN CASE WHEN CAST(CONVERT(t.trace USING utf8mb4) AS BINARY) = t.trace
+      THEN CONVERT(t.trace USING utf8mb4) COLLATE utf8mb4_bin ELSE CONCAT('0x', HEX(t.trace)) END END AS trace_id,
     CASE WHEN t.received_at BETWEEN 1 AND 253402300799999999
       THEN TIMESTAMP '1970-01-01 00:00:00' + INTERVAL t.received_at MICROSECOND END AS received_at
   FROM millrace_history t

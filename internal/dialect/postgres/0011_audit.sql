@@ -24,6 +24,16 @@ CREATE INDEX ix_millrace_audit_messages_key ON millrace_audit_messages (message_
 
 CREATE INDEX ix_millrace_audit_messages_original ON millrace_audit_messages (original) WHERE original IS NOT NULL;
 
+-- Of the attempt that failed: the process, how long the handler ran, and its trace, if they are known. They are of the entry
+-- with the number run_of: a process of the release before replaces an entry, and leaves them.
+ALTER TABLE millrace_history ADD COLUMN run_of INTEGER;
+
+ALTER TABLE millrace_history ADD COLUMN process BYTEA;
+
+ALTER TABLE millrace_history ADD COLUMN took_us BIGINT;
+
+ALTER TABLE millrace_history ADD COLUMN trace BYTEA;
+
 -- For people: docs/sql-views.md.
 -- What is stored as bytes, as text: itself if it is UTF-8, else in hexadecimal digits.
 CREATE OR REPLACE FUNCTION millrace_text(stored BYTEA) RETURNS TEXT LANGUAGE SQL STABLE AS $$
@@ -134,6 +144,9 @@ CREATE OR REPLACE VIEW millrace_v_history AS
     t.attempts,
     CASE WHEN t.status <> 2 THEN millrace_text(t.reason) END AS reason,
     CASE WHEN t.failed = 1 AND t.status <> 2 THEN millrace_text(t.error) END AS error,
+    CASE WHEN t.run_of = t.number THEN millrace_text(t.process) END AS process,
+    CASE WHEN t.run_of = t.number THEN t.took_us / 1000000.0 END AS seconds,
+    CASE WHEN t.run_of = t.number THEN millrace_text(t.trace) END AS trace_id,
     millrace_time(t.received_at) AS received_at
   FROM millrace_history t
   JOIN millrace_v_consumers c ON c.id = t.consumer;

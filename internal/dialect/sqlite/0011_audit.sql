@@ -24,6 +24,16 @@ CREATE INDEX ix_millrace_audit_messages_key ON millrace_audit_messages (message_
 
 CREATE INDEX ix_millrace_audit_messages_original ON millrace_audit_messages (original) WHERE original IS NOT NULL;
 
+-- Of the attempt that failed: the process, how long the handler ran, and its trace, if they are known. They are of the entry
+-- with the number run_of: a process of the release before replaces an entry, and leaves them.
+ALTER TABLE millrace_history ADD COLUMN run_of INTEGER;
+
+ALTER TABLE millrace_history ADD COLUMN process BLOB;
+
+ALTER TABLE millrace_history ADD COLUMN took_us INTEGER;
+
+ALTER TABLE millrace_history ADD COLUMN trace BLOB;
+
 -- For people: docs/sql-views.md.
 DROP VIEW IF EXISTS millrace_v_consumers;
 
@@ -181,6 +191,9 @@ CREATE VIEW millrace_v_history AS
     t.attempts,
     CASE WHEN t.status <> 2 THEN CAST(t.reason AS TEXT) END AS reason,
     CASE WHEN t.failed = 1 AND t.status <> 2 THEN CAST(t.error AS TEXT) END AS error,
+    CASE WHEN t.run_of = t.number THEN CAST(t.process AS TEXT) END AS process,
+    CASE WHEN t.run_of = t.number THEN t.took_us / 1000000.0 END AS seconds,
+    CASE WHEN t.run_of = t.number THEN CAST(t.trace AS TEXT) END AS trace_id,
     CASE WHEN t.received_at BETWEEN 1 AND 253402300799999999
       THEN STRFTIME('%Y-%m-%d %H:%M:%S', t.received_at / 1000000, 'unixepoch') || PRINTF('.%06d', t.received_at % 1000000) END AS received_at
   FROM millrace_history t
