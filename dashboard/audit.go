@@ -1,7 +1,6 @@
 package dashboard
 
 import (
-	"context"
 	"io"
 	"strconv"
 
@@ -87,9 +86,9 @@ func (f auditForm) filter() (filter admin.AuditFilter, err error) {
 	return filter, err
 }
 
-func (h *Handler) auditFile(v *visit) (func(context.Context, io.Writer) error, error) {
+func (h *Handler) auditFile(v *visit) (func(io.Writer) error, error) {
 	filter, err := auditFormOf(v).filter()
-	return func(ctx context.Context, to io.Writer) error { return h.ops.ExportAudit(ctx, filter, to) }, err
+	return func(to io.Writer) error { return h.ops.ExportAudit(v.r.Context(), filter, to) }, err
 }
 
 // changedPage lists the messages that an action on many has changed.
@@ -125,7 +124,7 @@ func (h *Handler) changed(v *visit) (any, error) {
 	return p, err
 }
 
-func (h *Handler) changedFile(v *visit) (func(context.Context, io.Writer) error, error) {
+func (h *Handler) changedFile(v *visit) (func(io.Writer) error, error) {
 	id, err := v.number("entry")
-	return func(ctx context.Context, to io.Writer) error { return h.ops.ExportAuditMessages(ctx, id, to) }, err
+	return func(to io.Writer) error { return h.ops.ExportAuditMessages(v.r.Context(), id, to) }, err
 }

@@ -1,14 +1,13 @@
 package dashboard
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"time"
 )
 
 // file returns what writes a file in CSV.
-type file func(*visit) (write func(ctx context.Context, to io.Writer) error, err error)
+type file func(*visit) (write func(to io.Writer) error, err error)
 
 // filePatience limits how long a file may take.
 const filePatience = 5 * time.Minute
@@ -24,7 +23,7 @@ func (h *Handler) download(w http.ResponseWriter, v *visit, f file) {
 		to.begin()
 		return
 	default:
-		err = write(v.r.Context(), to)
+		err = write(to)
 	}
 	if err != nil && to.begun {
 		h.config.Logger.Error("dashboard: a file was cut off", err, nil)
