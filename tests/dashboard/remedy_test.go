@@ -62,11 +62,14 @@ var remedyBodies = []testdb.Body{
 		b.shows(b.get("message?key=order-0001"), "discarded", "a test order")
 		b.shows(b.get("audit"), "ada", "discard", "a test order", "order-0001")
 		b.DB.Do(t, `INSERT INTO millrace_audit (at, actor, action, reason, consumer, message_id, detail)
-			SELECT at, ?, action, ?, consumer, message_id, detail FROM millrace_audit, `+b.DB.Numbers(1100), []byte("bob"), []byte("another"))
+			SELECT at, ?, action, ?, consumer, message_id, detail FROM millrace_audit, `+b.DB.Numbers(1100), []byte("bob"), []byte("=another"))
 		page = b.get("audit?operator=ada&action=discard&consumer=billing&since=2020-01-01T00:00")
 		b.shows(page, "a test order", `value="ada"`, "Remove the filter")
 		assert.NotContains(t, page.text, "another")
 		b.shows(b.get("audit?operator=bob"), "audit?before=", "&amp;operator=bob")
+		file := b.get("audit.csv?operator=bob").text
+		assert.Equal(t, 1101, strings.Count(file, "\n"))
+		assert.Equal(t, 1100, strings.Count(file, ",'=another,"), "a spreadsheet takes it for text")
 		for _, filter := range []string{"operator=eve", "action=retry", "consumer=nobody", "until=2020-01-01T00:00", "since=2100-01-01T00:00"} {
 			b.shows(b.get("audit?"+filter), "No entry matches.")
 		}
