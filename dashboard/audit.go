@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"io"
 	"strconv"
 
 	"github.com/millrace-go/millrace/inbox/admin"
@@ -11,6 +12,7 @@ type auditPage struct {
 	Filter    auditForm
 	Consumers []string
 	Entries   []admin.AuditEntry
+	File      string // the address of all that match, as CSV
 	First     string
 	Next      string
 	Looked    string // how many were looked at, where there may be others behind them
@@ -26,11 +28,15 @@ type auditForm struct {
 	Until    string
 }
 
-func (h *Handler) audit(v *visit) (any, error) {
-	form := auditForm{
+func auditFormOf(v *visit) auditForm {
+	return auditForm{
 		Consumer: v.query("consumer"), Operator: v.query("operator"), Action: v.query("action"),
 		Since: v.query("since"), Until: v.query("until"),
 	}
+}
+
+func (h *Handler) audit(v *visit) (any, error) {
+	form := auditFormOf(v)
 	filter, err := form.filter()
 	if err != nil {
 		return nil, err
@@ -39,7 +45,7 @@ func (h *Handler) audit(v *visit) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &auditPage{Filter: form, Filtered: form != auditForm{}}
+	p := &auditPage{Filter: form, Filtered: form != auditForm{}, File: form.linkTo("audit.csv", "")}
 	found, err := h.ops.SearchAudit(v.r.Context(), filter, before, pageSize, lookAt)
 	if err != nil {
 		return nil, err
@@ -64,8 +70,10 @@ func (h *Handler) audit(v *visit) (any, error) {
 }
 
 // link is the address of the list, from the entry before on.
-func (f auditForm) link(before string) string {
-	return link("audit", "consumer", f.Consumer, "operator", f.Operator, "action", f.Action,
+func (f auditForm) link(before string) string { return f.linkTo("audit", before) }
+
+func (f auditForm) linkTo(page, before string) string {
+	return link(page, "consumer", f.Consumer, "operator", f.Operator, "action", f.Action,
 		"since", f.Since, "until", f.Until, "before", before)
 }
 
@@ -76,4 +84,47 @@ func (f auditForm) filter() (filter admin.AuditFilter, err error) {
 	}
 	filter.Until, err = minute(f.Until)
 	return filter, err
+}
+
+func (h *Handler) auditFile(v *visit) (func(io.Writer) error, error) {
+	filter, err := auditFormOf(v).filter()
+	return func(to io.Writer) error { return h.ops.ExportAudit(v.r.Context(), filter, to) }, err
+}
+
+// changedPage lists the messages that an action on many has changed.
+type changedPage struct {
+	Entry    admin.AuditEntry
+	Messages []admin.AuditMessage
+	File     string
+	First    string
+	Next     string
+}
+
+func (h *Handler) changed(v *visit) (any, error) {
+	id, err := v.number("entry")
+	if err != nil {
+		return nil, err
+	}
+	after, err := v.number("after")
+	if err != nil {
+		return nil, err
+	}
+	of := strconv.FormatInt(id, 10)
+	p := &changedPage{File: link("changed.csv", "entry", of)}
+	if p.Entry, err = h.ops.AuditEntry(v.r.Context(), id); err != nil {
+		return nil, err
+	}
+	p.Messages, err = h.ops.AuditMessages(v.r.Context(), id, after, pageSize)
+	if after > 0 {
+		p.First = link("changed", "entry", of)
+	}
+	if len(p.Messages) == pageSize {
+		p.Next = link("changed", "entry", of, "after", strconv.FormatInt(p.Messages[pageSize-1].Number, 10))
+	}
+	return p, err
+}
+
+func (h *Handler) changedFile(v *visit) (func(io.Writer) error, error) {
+	id, err := v.number("entry")
+	return func(to io.Writer) error { return h.ops.ExportAuditMessages(v.r.Context(), id, to) }, err
 }

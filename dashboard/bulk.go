@@ -19,6 +19,7 @@ type bulk struct {
 	Group  int64
 	Until  time.Time
 	Mark   int64 // how far it has come
+	Audit  int64 // its number in the audit
 	Done   int64
 	Of     int64 // the number of messages at the beginning
 	Began  time.Time
@@ -68,7 +69,7 @@ func (h *Handler) work(v *visit, b bulk, all forAll) (answer, error) {
 	began := time.Now()
 	const perSecond = 5000
 	n, err := all(ctx, b.filter(), admin.Pace{
-		PerSecond: perSecond, Mark: &b.Mark,
+		PerSecond: perSecond, Mark: &b.Mark, Audit: &b.Audit,
 		Progress: func(int) { // so that each request makes progress
 			if time.Since(began) > h.config.Budget {
 				stop()
@@ -108,7 +109,7 @@ func (h *Handler) count(ctx context.Context, b *bulk) error {
 func (b *bulk) read(v *visit) (err error) {
 	form := v.r.PostForm
 	b.Reason = v.reason()
-	for name, n := range map[string]*int64{"group": &b.Group, "mark": &b.Mark, "done": &b.Done, "of": &b.Of} {
+	for name, n := range map[string]*int64{"group": &b.Group, "mark": &b.Mark, "audit": &b.Audit, "done": &b.Done, "of": &b.Of} {
 		if *n, err = number(form.Get(name), name); err != nil {
 			return err
 		}

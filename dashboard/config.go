@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -47,6 +48,11 @@ type Config struct {
 	// ReadOnly hides and refuses all actions.
 	ReadOnly bool
 
+	// Trace is the address of a trace, such as "https://tempo.internal/trace/{trace}": {trace} stands for
+	// the ID, which the history of a message has if package tracing observes the inbox. Defaults to
+	// none: the ID is shown without a link.
+	Trace string
+
 	// Prefix is the path of the handler, such as "/admin/messages". Defaults to the path of the
 	// http.ServeMux pattern that serves it, or else to none, which is right behind
 	// http.StripPrefix.
@@ -67,6 +73,17 @@ var colors = []string{"red", "orange", "green", "blue", "purple", "grey"}
 type system struct{ Title, Color, Place string }
 
 func (c *Config) system() system { return system{c.Title, c.Color, c.Database} }
+
+// traceMark stands for the ID in Config.Trace.
+const traceMark = "{trace}"
+
+// traceLink returns the address of a trace, "" if there is none.
+func (c *Config) traceLink(id string) string {
+	if c.Trace == "" || id == "" {
+		return ""
+	}
+	return strings.ReplaceAll(c.Trace, traceMark, url.QueryEscape(id))
+}
 
 func (c *Config) setDefaults(logger watermill.LoggerAdapter) {
 	if c.Budget == 0 {
@@ -89,6 +106,10 @@ func (c Config) Validate() error {
 	}
 	if c.Color != "" && !slices.Contains(colors, c.Color) {
 		problem("Color %q is none of %s", c.Color, strings.Join(colors, ", "))
+	}
+	if at, err := url.Parse(strings.ReplaceAll(c.Trace, traceMark, "1")); c.Trace != "" &&
+		(err != nil || at.Scheme != "https" && at.Scheme != "http" || !strings.Contains(c.Trace, traceMark)) {
+		problem("Trace %q is not an address that contains %s", c.Trace, traceMark)
 	}
 	if c.Budget < 0 {
 		problem("Budget %v is negative", c.Budget)

@@ -18,6 +18,7 @@ type Handler struct {
 	config  Config
 	cross   *http.CrossOriginProtection
 	pages   map[string]page
+	files   map[string]file
 	actions map[string]action
 	samples samples
 	checks  checks
@@ -55,10 +56,12 @@ func New(store *inbox.Store, config Config) (*Handler, error) {
 		"waiting":   {"waiting.html", "waiting", "Waiting", h.waiting},
 		"aggregate": {"aggregate.html", "waiting", "Aggregate", h.aggregate},
 		"audit":     {"audit.html", "audit", "Audit log", h.audit},
+		"changed":   {"changed.html", "audit", "Changed messages", h.changed},
 		"outbox":    {"outbox.html", "outbox", "Outbox", h.outbox},
 		"consumers": {"consumers.html", "consumers", "Consumers", h.consumers},
 		"check":     {"check.html", "check", "Check", h.check},
 	}
+	h.files = map[string]file{"audit.csv": h.auditFile, "changed.csv": h.changedFile}
 	h.actions = map[string]action{
 		"message-retry":    {do: h.retryMessage},
 		"message-discard":  {do: h.discardMessage},
@@ -96,7 +99,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // serve serves a page of the dashboard, which may be that of one database of several.
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, path, database string) {
 	protect(w.Header())
-	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	most := patience
+	if _, long := h.files[path]; long {
+		most = filePatience
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), most)
 	defer cancel()
 	long := len(r.URL.Path)+len(r.URL.RawQuery) > maxAddress
 	if long {
@@ -122,6 +129,10 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, path, database s
 func (h *Handler) get(w http.ResponseWriter, v *visit) {
 	if a, ok := assets[v.path]; ok {
 		a.serve(w, v.r)
+		return
+	}
+	if f, ok := h.files[v.path]; ok {
+		h.download(w, v, f)
 		return
 	}
 	p, ok := h.pages[v.path]

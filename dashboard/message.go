@@ -60,6 +60,11 @@ type event struct {
 	What     string
 	Detail   string
 	Tone     string
+
+	// of an attempt that failed, if they are known
+	Run   string
+	Trace string
+	Link  string // to the trace
 }
 
 // produced is a message that a handler published because of this one.
@@ -112,6 +117,9 @@ func (h *Handler) messagePage(v *visit, key string, seen revealed) (*messagePage
 		}
 	}
 	p.Timeline = timeline(story)
+	for i, e := range p.Timeline {
+		p.Timeline[i].Link = h.config.traceLink(e.Trace)
+	}
 	p.Produced, err = h.producedBy(v, story)
 	return p, err
 }
@@ -226,7 +234,7 @@ func went(story admin.Story) (all []event) {
 		if givenUp(e.Status) {
 			tone = "bad"
 		}
-		all = append(all, event{At: e.At, Consumer: e.Consumer, Epoch: e.Epoch, What: e.What(), Detail: e.Detail(), Tone: tone})
+		all = append(all, event{At: e.At, Consumer: e.Consumer, Epoch: e.Epoch, What: e.What(), Detail: e.Detail(), Tone: tone, Run: e.Run(), Trace: e.TraceID})
 	}
 	for _, c := range story.Claims {
 		if of := (consumerOf{c.Consumer, c.Epoch}); kept[of] && !open[of] {

@@ -135,5 +135,5 @@ func (r *batchRun) insertHeld(early []*member) error {
 			return err
 		}
 	}
-	return s.noteAll(ctx, tx, whole.id32, ids, putAside)
+	return s.noteAll(ctx, tx, whole.id32, ids, putAside, nil)
 }

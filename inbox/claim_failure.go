@@ -186,14 +186,17 @@ func (cl *claim) putFailure(ctx context.Context, tx *sqlx.Tx, cause error) error
 		if err != nil || n == 0 {
 			return err
 		}
-		return s.note(ctx, tx, cl.id32, cl.id, itFailed)
+		return s.note(ctx, tx, cl.id32, cl.id, itFailed, cl.ran())
 	}
 	err := s.insertMessage(ctx, tx, cl, openMessage{status: stored.FailedRetryable, attempts: 1, lastError: lastErrorOf(cause)})
 	if err != nil {
 		return err
 	}
-	return s.note(ctx, tx, cl.id32, cl.id, itFailed)
+	return s.note(ctx, tx, cl.id32, cl.id, itFailed, cl.ran())
 }
+
+// ran returns the run that failed.
+func (cl *claim) ran() *failedRun { return cl.consumer.store.observers.newRun(cl.ctx, cl.began) }
 
 // errorText returns as much of err as a column holds.
 func errorText(err error) []byte { return noteText(err.Error()) }

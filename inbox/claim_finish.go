@@ -312,7 +312,7 @@ func (cl *claim) Rollback(cause error) error {
 		reopened, cause = cl.takeBack(cause)
 	}
 	if a := cl.queueAttempt(); a != nil {
-		a.failed(cl.ctx, undecodable(cl.msg, cause))
+		a.failed(cl.ctx, undecodable(cl.msg, cause), cl.ran())
 	}
 	if !reopened && cl.records() {
 		cl.recordFailure(cause)

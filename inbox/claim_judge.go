@@ -80,7 +80,7 @@ func (cl *claim) storeAside(ctx context.Context, tx *sqlx.Tx, open openMessage) 
 		if err := s.insertMessage(ctx, tx, cl, open); err != nil {
 			return err
 		}
-		return s.note(ctx, tx, cl.id32, cl.id, putAside)
+		return s.note(ctx, tx, cl.id32, cl.id, putAside, nil)
 	case err != nil:
 		return fmt.Errorf("look up the stored message: %w", err)
 	case !cl.is(kept):

@@ -117,7 +117,7 @@ func (cl *claim) park(ctx context.Context, tx *sqlx.Tx, reason string) error {
 		err = ErrLost
 	}
 	if err == nil {
-		err = s.note(ctx, tx, cl.id32, cl.id, putAside)
+		err = s.note(ctx, tx, cl.id32, cl.id, putAside, nil)
 	}
 	if err != nil {
 		return fmt.Errorf("park the message: %w", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -47,6 +48,10 @@ type Config struct {
 	// Namespace separates the consumers of services that share one set of tables: two services
 	// with a handler of the same name need two namespaces. Defaults to none.
 	Namespace string
+
+	// Process names this process in the history of messages that failed here. Defaults to the host's
+	// name and the number of the process, as in "web-1/4711".
+	Process string
 
 	// MaxInFlight bounds the transactions open at once, over all consumers of the store.
 	// Defaults to the pool's size less one, so that a flood leaves a connection for the rest
@@ -113,6 +118,13 @@ func (c *Config) setDefaults() {
 	if c.TablePrefix == "" {
 		c.TablePrefix = dialect.DefaultPrefix
 	}
+	if c.Process == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			host = "unknown"
+		}
+		c.Process = fmt.Sprintf("%s/%d", host, os.Getpid())
+	}
 	if c.SettledKeys == 0 {
 		c.SettledKeys = 100_000
 	}
@@ -142,6 +154,9 @@ func (c Config) Validate() error {
 
 	if len(c.Namespace) > maxName {
 		problem("Namespace is longer than %d bytes", maxName)
+	}
+	if len(c.Process) > maxName {
+		problem("Process is longer than %d bytes", maxName)
 	}
 	if c.MaxInFlight < 0 {
 		problem("MaxInFlight %d is negative", c.MaxInFlight)

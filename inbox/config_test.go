@@ -128,6 +128,7 @@ func documented(t *testing.T) map[string]string {
 		"Config.Schema":        "Defaults to the connection's search path",
 		"Config.TablePrefix":   fmt.Sprintf("Defaults to %q", store.TablePrefix),
 		"Config.Namespace":     "Defaults to none",
+		"Config.Process":       "Defaults to the host's name and the number of the process",
 		"Config.MaxInFlight":   fmt.Sprintf("Defaults to the pool's size less one, so that a flood leaves a connection for the rest of the service, or %d", unbounded),
 		"Config.SettledKeys":   "Defaults to " + thousands(store.SettledKeys) + ",",
 		"Config.PurgeInterval": "Defaults to " + words(store.PurgeInterval) + ";",

@@ -123,7 +123,7 @@ func (cl *claim) store() error {
 		err = ErrLost
 	}
 	if err == nil {
-		err = s.note(ctx, cl.tx.Tx, cl.id32, cl.id, putAside)
+		err = s.note(ctx, cl.tx.Tx, cl.id32, cl.id, putAside, nil)
 	}
 	if err != nil {
 		return fmt.Errorf("put the message aside: %w", err)
@@ -303,7 +303,7 @@ func (s *Store) expireTogether(
 			[]byte(heldTooLong(&row)), dialect.NeverDue, c.ID, row.MessageID))
 		if err == nil && n == 1 {
 			parked = append(parked, row)
-			err = s.note(ctx, tx, c.ID, row.MessageID, putAside)
+			err = s.note(ctx, tx, c.ID, row.MessageID, putAside, nil)
 		}
 		if err != nil {
 			return nil, err

@@ -234,7 +234,7 @@ func (l *leaseDelivery) notIdentified(err error) {
 	}
 	l.observe(KindFailed, ReasonNoKey, err)
 	if a := deliveredBy(l.ctx); a != nil {
-		a.failed(l.ctx, err)
+		a.failed(l.ctx, err, nil)
 		return
 	}
 	l.consumer.pace.wait(l.ctx)

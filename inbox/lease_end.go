@@ -161,7 +161,7 @@ func (l *leaseDelivery) giveBack(ctx context.Context) error {
 func (l *leaseDelivery) end(cause error) error {
 	l.letGo(false)
 	if a := deliveredBy(l.ctx); a != nil {
-		a.failed(l.ctx, undecodable(l.msg, cause))
+		a.failed(l.ctx, undecodable(l.msg, cause), l.consumer.leases.observers.newRun(l.ctx, l.began))
 	}
 	if leases := l.consumer.leases; leases.observers.wanted(KindFailed) || leases.debug {
 		e := l.event(reasonOf(cause))

@@ -23,11 +23,12 @@ type attempt struct {
 	keep func(ctx context.Context, because why) (stored bool, err error)
 
 	mu        sync.Mutex
-	over      bool  // the inbox answered it in the handler's transaction
-	seen      bool  // it reached the inbox
-	tried     bool  // the handler ran
-	cancelled bool  // the delivery was cancelled, and the handler failed because of that
-	cause     error // why the handler failed or did not run
+	over      bool       // the inbox answered it in the handler's transaction
+	seen      bool       // it reached the inbox
+	tried     bool       // the handler ran
+	cancelled bool       // the delivery was cancelled, and the handler failed because of that
+	cause     error      // why the handler failed or did not run
+	ran       *failedRun // if it failed
 }
 
 type attemptKey struct{}
@@ -75,10 +76,10 @@ func (a *attempt) done() {
 
 // failed notes why the handler failed. A cancellation excuses it only if the delivery itself was
 // cancelled: a handler may have cancelled a call of its own.
-func (a *attempt) failed(delivery context.Context, cause error) {
+func (a *attempt) failed(delivery context.Context, cause error, ran *failedRun) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.seen, a.tried, a.cause = true, true, cause
+	a.seen, a.tried, a.cause, a.ran = true, true, cause, ran
 	a.cancelled = delivery.Err() != nil && errors.Is(cause, context.Canceled)
 }
 
@@ -97,6 +98,16 @@ func (a *attempt) result() (over, counts bool, cause error) {
 	defer a.mu.Unlock()
 	counts = (a.tried || !a.seen) && !a.cancelled
 	return a.over, counts, a.cause
+}
+
+// failedRun returns the run that failed, of which little is known if the message did not reach the inbox.
+func (a *attempt) failedRun() *failedRun {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ran == nil {
+		return &failedRun{}
+	}
+	return a.ran
 }
 
 // RetryAfter marks err so that the queue tries the message again after delay instead of its own

@@ -80,7 +80,7 @@ func (q *Queue) parkTwin(ctx context.Context, tx *sqlx.Tx, consumer int32, a *ar
 		return &other, err // without an error, it is stored already
 	}
 	if err = q.insert(ctx, tx, consumer, &other); err == nil {
-		err = q.store.note(ctx, tx, consumer, other.id, putAside)
+		err = q.store.note(ctx, tx, consumer, other.id, putAside, nil)
 	}
 	return &other, err
 }

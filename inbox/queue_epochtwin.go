@@ -75,7 +75,7 @@ func (q *Queue) parkAdopted(
 	if row.Status.Stuck() {
 		return nil, nil //nolint:nilnil // nothing new is to be reported
 	}
-	if err := q.store.note(ctx, tx, to, id, putAside); err != nil {
+	if err := q.store.note(ctx, tx, to, id, putAside, nil); err != nil {
 		return nil, err
 	}
 	row.Consumer, row.MessageID, row.Original = to, id, as.id

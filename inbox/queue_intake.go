@@ -37,6 +37,7 @@ type arrival struct {
 	last     lastError
 	why
 	delay time.Duration
+	ran   *failedRun // if its handler failed here
 }
 
 func (q *Queue) arrival(topic string, msg *message.Message) (*arrival, error) {
@@ -216,6 +217,7 @@ func (s *straight) fail(ctx context.Context) (kept bool, err error) {
 	if err != nil {
 		return false, q.explain(fmt.Sprintf("store message %q", s.msg.UUID), err)
 	}
+	a.ran = s.failedRun()
 	f := q.fateOf(0, true, cause, lastError{})
 	if a.status == stored.FailedTerminal {
 		a.attempts, a.last = f.attempts, f.last
@@ -307,7 +309,7 @@ func (q *Queue) failAgain(ctx context.Context, tx *sqlx.Tx, consumer int32, a *a
 			a.status, noteText(a.text), stored.ReasonOther, a.delay.Microseconds(), consumer, a.id, stored.FailedRetryable)
 	}
 	if err == nil {
-		err = q.store.note(ctx, tx, consumer, a.id, itFailed)
+		err = q.store.note(ctx, tx, consumer, a.id, itFailed, a.ran)
 	}
 	if err != nil || !a.status.Stuck() {
 		return err
@@ -327,7 +329,7 @@ func (q *Queue) insertFailed(ctx context.Context, tx *sqlx.Tx, consumer int32, a
 	if err != nil {
 		return err
 	}
-	if err := q.store.note(ctx, tx, consumer, a.id, a.occasion()); err != nil {
+	if err := q.store.note(ctx, tx, consumer, a.id, a.occasion(), a.ran); err != nil {
 		return err
 	}
 	return q.store.checkIn(ctx, tx, a.payload)

@@ -123,7 +123,7 @@ func (l *Leased) name(
 		err = ErrLost
 	}
 	if err == nil {
-		err = l.queue.store.note(ctx, tx, l.row.Consumer, next.id, putAside)
+		err = l.queue.store.note(ctx, tx, l.row.Consumer, next.id, putAside, nil)
 	}
 	if err == nil {
 		err = l.drop(ctx, tx, false)

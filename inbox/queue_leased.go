@@ -178,7 +178,7 @@ func (l *Leased) move(ctx context.Context, f fate, what occasion) error {
 			err = ErrLost
 		}
 		if err == nil && became.status != 0 {
-			err = s.note(ctx, tx, l.row.Consumer, l.row.MessageID, what)
+			err = s.note(ctx, tx, l.row.Consumer, l.row.MessageID, what, l.failedRun())
 		}
 		if err != nil || !became.status.Stuck() {
 			return err

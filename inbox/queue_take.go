@@ -155,7 +155,7 @@ func (q *Queue) lease(ctx context.Context, id int32, out int, lock lockDue) (lea
 		if err := q.leaseRows(ctx, tx, leased, charge); err != nil || charge == 0 {
 			return err
 		}
-		return s.note(ctx, tx, id, rows[0].MessageID, itFailed)
+		return s.note(ctx, tx, id, rows[0].MessageID, itFailed, nil)
 	})
 	return leased, err
 }

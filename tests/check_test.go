@@ -125,6 +125,7 @@ func TestCheckFindsKeysThatCanBeClaimedTwice(t *testing.T) {
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		db = documented(t, db)
 		migrate(t, db, inbox.Config{})
+		db.DropViews(t)
 		for _, statement := range drop[db.Dialect] {
 			db.Do(t, statement)
 		}

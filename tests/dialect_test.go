@@ -172,11 +172,11 @@ func TestTheIndexOfTheOrderIsMadeBeforehand(t *testing.T) {
 	db := testdb.On(t, "postgres", testdb.Empty())
 	store := migrate(t, db, inbox.Config{})
 	db.Do(t, `DROP INDEX ix_millrace_outbox_order`)
+	withoutReady(t, db)
 	db.Do(t, `DROP TABLE millrace_history`) // of later versions
 	for _, c := range stateColumns {
 		db.Do(t, `ALTER TABLE millrace_messages DROP COLUMN `+c)
 	}
-	withoutReady(t, db)
 	db.Do(t, `DELETE FROM millrace_schema WHERE version >= 6`)
 	text := readText(t, "../docs/operations.md")
 	concurrently := regexp.MustCompile(`CREATE INDEX CONCURRENTLY ix_millrace_outbox_order [^;]*;`).FindString(text)

@@ -47,8 +47,11 @@ func crowd(t *testing.T, db *testdb.DB) (tables []string) {
 			b(mod(5)) + ", " + b("i") + ", " + b("1") + ", " + b("1") + ", 1, 1, 0, 0, 1, " + b("1") + ", " + b("1") + ", 1, 1"},
 		{"versions", "consumer, aggregate, version, first_version, token, message_id, payload_hash",
 			mod(5) + " + 1, " + b("i") + ", i, 1, 1, " + b("i") + ", 1"},
-		{"audit", "at, actor, action, reason, consumer, message_id, detail",
-			"i, " + b("1") + ", " + b("1") + ", " + b("1") + ", " + mod(5) + " + 1, " + b("i") + ", " + b("1")},
+		{"audit", "at, actor, action, reason, consumer, message_id, detail, bulk, messages",
+			"i, " + b("1") + ", " + b("1") + ", " + b("1") + ", " + mod(5) + " + 1, " + b("i") + ", " + b("1") +
+				", CASE WHEN i % 9 = 0 THEN i END, 80"},
+		{"audit_messages", "entry, number, at, message_id, original, detail",
+			mod(80) + ", i, i, " + b("i") + ", " + b("i") + ", " + b("1")},
 		{"dropped", "at, consumer, message_id, topic, reason",
 			"i, " + mod(5) + " + 1, " + b("i") + ", " + b("1") + ", " + b("1")},
 		{"activity", "minute, consumer, completed, failed, duplicates, stale, held, parked, handling_us",
@@ -95,7 +98,7 @@ var hot = map[string][]any{
 	"DeleteMessages":   {1, [][]byte{[]byte("7")}},
 	"StoryClaims":      {[]byte("7"), []byte("7")},
 	"StoryMessages":    {[]byte("7"), []byte("7"), []byte("7"), []byte("7")},
-	"StoryAudit":       {[]byte("7"), []byte("7")},
+	"StoryAudit":       {[]byte("7"), []byte("7"), []byte("7"), []byte("7"), []byte("7"), []byte("7")},
 	"StoryDropped":     {[]byte("7"), []byte("7")},
 	"SelectClaimsPage": {1, []byte("7"), 50},
 	"LockExpired":      {1, [][]byte{[]byte("7"), []byte("8")}, 5000},
@@ -196,6 +199,13 @@ var hot = map[string][]any{
 	"Remedy.ListAudit":    {1, 5000, 10},
 	"Remedy.SelectAudit":  {[]int64{7, 8}},
 
+	"Remedy.CountBulk":          {1, 9, 1, []byte("d"), []byte("n"), []byte("a"), []byte("r")},
+	"Remedy.SelectBulk":         {9, 1},
+	"Remedy.ListBulkMessages":   {7, 100, 10},
+	"Remedy.OldestAudit":        {1, 10},
+	"Remedy.DeleteAudit":        {[]int64{7, 8}},
+	"Remedy.DeleteBulkMessages": {7, 1000},
+
 	"Remedy.ImportClaims":   {1, []byte("x"), 1, 1},
 	"Remedy.SelectImported": {1, [][]byte{[]byte("7"), []byte("8")}},
 
@@ -219,7 +229,7 @@ var hot = map[string][]any{
 	"Journal.DeleteJournal": {1, [][]byte{[]byte("7"), []byte("8")}},
 	"Journal.SelectJournal": {7, 6000, 1, nil, nil, 0, 10000, 10},
 	"Journal.StoryJournal":  {[]byte("7"), []byte("1")},
-	"History.InsertHistory": {1, 3, [][]byte{[]byte("7"), []byte("8")}, 3, [][]byte{[]byte("7"), []byte("8")}},
+	"History.InsertHistory": {1, []byte("p"), 1, []byte("t"), 3, [][]byte{[]byte("7"), []byte("8")}, 3, [][]byte{[]byte("7"), []byte("8")}},
 	"History.StoryHistory":  {[]byte("7"), []byte("1")},
 	"History.DeleteHistory": {1, [][]byte{[]byte("7"), []byte("8")}},
 	"Queue.AdoptHistory":    {9, []byte("7"), 1, []byte("7")},
@@ -289,7 +299,8 @@ func TestListsAreReadInTheOrderOfAnIndex(t *testing.T) {
 			"Remedy.SearchStatusBack": "messages_status", "Remedy.SearchGroupBack": "messages_group",
 			"Remedy.GroupFailure": "messages_group", "Remedy.CountStatus": "messages_status", "Remedy.CountLapsed": "messages_status",
 			"Remedy.SelectOldest": "messages_status", "Gate.SelectWaiting": "messages_held", "Remedy.ListAudit": "audit_consumer",
-			"Remedy.CountDue": map[string]string{"postgres": "messages_lined", "mysql": "messages_ready", "sqlite": "messages_lined"}[db.Dialect],
+			"Remedy.OldestAudit": "audit_consumer",
+			"Remedy.CountDue":    map[string]string{"postgres": "messages_lined", "mysql": "messages_ready", "sqlite": "messages_lined"}[db.Dialect],
 		} {
 			query, args := spelled(t, db, name, hot[name])
 			steps := explain(t, db, query, args)

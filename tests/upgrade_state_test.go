@@ -21,6 +21,7 @@ var stateColumns = []string{"reason_code", "error_code", "allowed"}
 // withoutReady drops what the migrations from 9 on made; on MariaDB they do nothing the second time.
 func withoutReady(t *testing.T, db *testdb.DB) {
 	t.Helper()
+	db.DropViews(t)
 	indexes := map[string][]string{"postgres": {"free", "lined", "line", "stuck"}, "sqlite": {"free", "lined", "line", "stuck", "ages"}}
 	for _, name := range indexes[db.Dialect] {
 		db.Do(t, `DROP INDEX ix_millrace_messages_`+name)
@@ -28,6 +29,13 @@ func withoutReady(t *testing.T, db *testdb.DB) {
 	if db.Dialect != "mysql" {
 		db.Do(t, `ALTER TABLE millrace_outbox_relays DROP COLUMN broker_error`)
 		db.Do(t, `ALTER TABLE millrace_outbox_relays DROP COLUMN broker_out_since`)
+		for _, c := range []string{"run_of", "process", "took_us", "trace"} {
+			db.Do(t, `ALTER TABLE millrace_history DROP COLUMN `+c)
+		}
+		db.Do(t, `DROP TABLE millrace_audit_messages`)
+		db.Do(t, `DROP INDEX ix_millrace_audit_bulk`)
+		db.Do(t, `ALTER TABLE millrace_audit DROP COLUMN bulk`)
+		db.Do(t, `ALTER TABLE millrace_audit DROP COLUMN messages`)
 	}
 }
 

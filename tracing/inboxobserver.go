@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace-go/millrace/inbox"
 )
@@ -15,6 +16,14 @@ import (
 func (t *Tracer) InboxObserver() inbox.Observer { return inboxObserver{t} }
 
 type inboxObserver struct{ *Tracer }
+
+// TraceID returns the trace of a delivery. The inbox keeps it with a failed attempt.
+func (inboxObserver) TraceID(ctx context.Context) string {
+	if sc := trace.SpanContextFromContext(ctx); sc.HasTraceID() {
+		return sc.TraceID().String()
+	}
+	return ""
+}
 
 // Wants leaves out the receipt of a message, which the span shows, and the age of claims.
 func (inboxObserver) Wants(k inbox.Kind) bool {

@@ -15,19 +15,27 @@ type auditing struct {
 	epoch                int
 	since, until         string
 	limit                int
-	before               int64
+	before, after        int64
 }
 
 func (a *app) auditCommand() *cobra.Command {
 	var how auditing
 	cmd := &cobra.Command{
-		Use:   "audit",
+		Use:   "audit [ENTRY]",
 		Short: "What operators did, when and why",
 		Long: `Lists the decisions of operators, the newest first: of an operator, about a consumer, of a time. Those
 about the outbox have no consumer. Operators and times have no index: after 100,000 entries that
-do not match, audit stops and says how to continue; in JSON, "next" is then not null.`,
-		Example: "  millrace audit\n  millrace audit --by ada@laptop --since 12h\n  millrace audit --consumer billing --action pause --json",
-		Args:    cobra.NoArgs,
+do not match, audit stops and says how to continue; in JSON, "next" is then not null.
+
+A retry or discard with --all-matching has one entry for each consumer, with the number of messages and
+the filter; with the ID of the entry, audit lists the messages. -o csv writes all that matches.`,
+		Example: `  millrace audit
+  millrace audit --by ada@laptop --since 12h
+  millrace audit --consumer billing --action pause --json
+  millrace audit 812
+  millrace audit --since 720h -o csv > november.csv
+  millrace audit prune --before 8760h --reason 'older than a year' --yes`,
+		Args: cobra.MaximumNArgs(1),
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&how.by, "by", "", "of this `operator`")
@@ -38,14 +46,25 @@ do not match, audit stops and says how to continue; in JSON, "next" is then not 
 	flags.StringVar(&how.until, "until", "", "before a `time`, or so long ago")
 	flags.IntVar(&how.limit, "limit", 50, fmt.Sprintf("at most so many `entries`, up to %d", admin.MaxPage))
 	flags.Int64Var(&how.before, "before", 0, "those before the one with this `id`")
+	flags.Int64Var(&how.after, "after", 0, "of an entry, the messages after this `number`")
 	a.completeConsumer(cmd)
-	cmd.RunE = a.doEach(func(ctx context.Context, _ []string) error {
+	cmd.AddCommand(a.auditPruneCommand())
+	do := func(ctx context.Context, args []string) error {
+		if len(args) == 1 {
+			return a.auditMessages(ctx, cmd, how, args[0])
+		}
 		f := admin.Filter{Consumer: how.consumer}
 		if cmd.Flags().Changed("epoch") {
 			f.Epoch = &how.epoch
 		}
 		return a.audit(ctx, how, f)
-	})
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if a.flags.output == "csv" { // of one database, all of it
+			return a.doLong(do)(cmd, args)
+		}
+		return a.doEach(do)(cmd, args)
+	}
 	return cmd
 }
 
@@ -61,6 +80,9 @@ func (a *app) audit(ctx context.Context, how auditing, of admin.Filter) error {
 	if how.limit < 1 || how.limit > admin.MaxPage {
 		return usagef("--limit %d is not between 1 and %d", how.limit, admin.MaxPage)
 	}
+	if how.after != 0 {
+		return usagef("--after goes with the ID of an entry; for earlier entries there is --before")
+	}
 	if of.Epoch != nil && of.Consumer == "" {
 		return usagef("--epoch goes with --consumer")
 	}
@@ -71,10 +93,14 @@ func (a *app) audit(ctx context.Context, how auditing, of admin.Filter) error {
 	if err := a.mustKnow(ctx, store, of); err != nil {
 		return err
 	}
-	page, err := admin.New(store).SearchAudit(ctx, admin.AuditFilter{
+	filter := admin.AuditFilter{
 		ConsumerFilter: admin.ConsumerFilter{Consumer: of.Consumer, Epoch: of.Epoch},
 		Operator:       how.by, Action: how.action, Since: since, Until: until,
-	}, how.before, how.limit, lookAt)
+	}
+	if a.flags.output == "csv" {
+		return admin.New(store).ExportAudit(ctx, filter, a.out)
+	}
+	page, err := admin.New(store).SearchAudit(ctx, filter, how.before, how.limit, lookAt)
 	if err != nil {
 		return err
 	}
@@ -104,10 +130,11 @@ type auditEntry struct {
 	Epoch    int     `json:"epoch"`
 	Key      string  `json:"key,omitempty"`
 	Detail   string  `json:"detail"`
+	Messages int64   `json:"messages,omitempty"` // of an action on many
 }
 
 func auditEntryOf(e admin.AuditEntry) auditEntry {
-	return auditEntry{e.ID, since(e.At), e.Operator.Name, e.Operator.Reason, e.Action, e.Consumer, e.Epoch, jsonKey(e.MessageID), e.Detail}
+	return auditEntry{e.ID, since(e.At), e.Operator.Name, e.Operator.Reason, e.Action, e.Consumer, e.Epoch, jsonKey(e.MessageID), e.Detail, e.Messages}
 }
 
 func (p audited) text(limit int) string {
@@ -119,6 +146,9 @@ func (p audited) text(limit int) string {
 			key := "-"
 			if e.Key != "" {
 				key = keyText(keyOf(e.Key))
+			}
+			if e.Messages > 0 {
+				key = messagesIn(admin.Count{N: int(e.Messages)})
 			}
 			t.add(e.ID, *e.At, e.By, e.Action, orDash(e.Consumer), e.Epoch, key, orDash(short(e.Reason, widest)), orDash(short(e.Detail, widest)))
 		}

@@ -82,6 +82,12 @@ type event struct {
 	At     *string `json:"at"`
 	What   string  `json:"what"`
 	Detail string  `json:"detail"`
+
+	// of an attempt that failed, if they are known
+	Process string  `json:"process,omitempty"`
+	Seconds float64 `json:"seconds,omitempty"`
+	TraceID string  `json:"trace_id,omitempty"`
+	run     string
 }
 
 // product is a message that the handler produced.

@@ -5,20 +5,23 @@ import (
 	"encoding/json"
 	"slices"
 
+	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 )
 
 // outputs are the forms of results.
-var outputs = []string{"text", "wide", "json", "yaml"}
+var outputs = []string{"text", "wide", "json", "yaml", "csv"}
 
-func (a *app) understandOutput() error {
+func (a *app) understandOutput(cmd *cobra.Command) error {
 	switch {
 	case !slices.Contains(outputs, a.flags.output):
-		return usagef("--output %s: there are text, wide, json and yaml", a.flags.output)
+		return usagef("--output %s: there are text, wide, json, yaml and csv", a.flags.output)
 	case a.flags.json && a.flags.output != "text" && a.flags.output != "json":
 		return usagef("--json and --output %s exclude each other", a.flags.output)
 	case a.flags.json:
 		a.flags.output = "json"
+	case a.flags.output == "csv" && cmd.CommandPath() != "millrace audit":
+		return usagef("--output csv is for millrace audit")
 	}
 	return nil
 }

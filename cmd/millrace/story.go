@@ -111,7 +111,10 @@ func (c *chapter) went(e admin.HistoryEntry) {
 		c.Notes = append(c.Notes, fmt.Sprintf("It failed or was parked %d times before the first entry that is kept.", e.Number-1))
 	}
 	c.history = true
-	c.add(e.At, e.What(), e.Detail())
+	c.Events = append(c.Events, event{
+		at: e.At, At: since(e.At), What: e.What(), Detail: e.Detail(),
+		Process: e.Process, Seconds: e.Took.Seconds(), TraceID: e.TraceID, run: e.Run(),
+	})
 }
 
 // first adds when the message was stored, if its row is gone or was stored anew.
@@ -209,6 +212,12 @@ func storyText(key string, chapters []*chapter) string {
 				what = ""
 			}
 			fmt.Fprintf(&b, "  %-24s  %-9s %s\n", at, oneLine(what), oneLine(e.Detail))
+			if e.run != "" {
+				fmt.Fprintf(&b, "%38sran %s\n", "", oneLine(e.run))
+			}
+			if e.TraceID != "" {
+				fmt.Fprintf(&b, "%38strace %s\n", "", oneLine(e.TraceID))
+			}
 		}
 		for _, m := range c.Open {
 			if line, shown := m.line(); shown {

@@ -30,6 +30,7 @@ address, set a token in MILLRACE_UI_TOKEN: people sign in with it under their ow
 	cmd.Flags().StringVar(&by, "by", "", "`who` acts, at this machine; user@host unless given")
 	cmd.Flags().BoolVar(&config.ReadOnly, "read-only", false, "show no actions, and refuse them")
 	cmd.Flags().StringVar(&config.Title, "title", "", "the `name` of the system, such as 'shop, production'")
+	cmd.Flags().StringVar(&config.Trace, "trace", "", "the `address` of a trace, with {trace} where its ID belongs")
 	cmd.Flags().StringVar(&config.Color, "color", "", "the `color` of the environment: red, orange, green, blue, purple, grey")
 	cmd.RunE = a.doLong(func(ctx context.Context, _ []string) error {
 		return a.ui(ctx, listen, cmp.Or(by, login()), config)

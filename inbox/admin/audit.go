@@ -22,7 +22,8 @@ type ConsumerFilter struct {
 
 func (f ConsumerFilter) filter() Filter { return Filter{Consumer: f.Consumer, Epoch: f.Epoch} }
 
-// AuditEntry is a decision of an operator.
+// AuditEntry is a decision of an operator about one message, about a consumer, or about those of its
+// messages that a filter matched.
 type AuditEntry struct {
 	ID       int64
 	At       time.Time
@@ -36,8 +37,14 @@ type AuditEntry struct {
 	Epoch    int
 
 	// MessageID is the key of the message, or its UUID in the outbox. It is the aggregate if a
-	// version was set, and empty if the decision was about the whole consumer.
+	// version was set, and empty if the decision was about the whole consumer or several messages.
 	MessageID string
+
+	// Bulk is the number of an action on many messages, else 0. It has an entry for each consumer. Detail
+	// says which messages it was to take, Messages how many it has changed, and [Admin.AuditMessages]
+	// lists them.
+	Bulk     int64
+	Messages int64
 }
 
 type auditRow struct {
@@ -49,6 +56,8 @@ type auditRow struct {
 	Consumer  int32  `db:"consumer"`
 	MessageID []byte `db:"message_id"`
 	Detail    []byte `db:"detail"`
+	Bulk      int64  `db:"bulk"`
+	Messages  int64  `db:"messages"`
 }
 
 // outboxAudit is the consumer in entries about the outbox.
@@ -133,16 +142,9 @@ func (a *Admin) audited(ctx context.Context, f ConsumerFilter, before int64, lim
 	if before == 0 {
 		before = math.MaxInt64
 	}
-	rows, err := a.matching(ctx, f.filter())
+	consumers, err := a.auditable(ctx, f)
 	if err != nil {
 		return nil, err
-	}
-	consumers := make(map[int32]stored.Consumer, len(rows)+1)
-	for _, c := range rows {
-		consumers[c.ID] = c
-	}
-	if f == (ConsumerFilter{}) {
-		consumers[outboxAudit] = stored.Consumer{}
 	}
 	var ids []int64
 	for consumer := range consumers {
@@ -159,16 +161,33 @@ func (a *Admin) audited(ctx context.Context, f ConsumerFilter, before int64, lim
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	var found []auditRow
-	query, args, err := a.rows.Dialect.In(a.rows.Dialect.Remedy.SelectAudit, ids)
-	if err == nil {
-		err = sqlx.SelectContext(ctx, a.rows.Reader(ctx), &found, query, args...)
-	}
+	found, err := a.auditRows(ctx, ids)
 	entries := make([]AuditEntry, 0, len(found))
 	for _, row := range found {
 		entries = append(entries, row.entry(consumers[row.Consumer]))
 	}
 	return entries, err
+}
+
+// auditable returns the consumers whose entries a filter selects, and the outbox if it selects all.
+func (a *Admin) auditable(ctx context.Context, f ConsumerFilter) (map[int32]stored.Consumer, error) {
+	rows, err := a.matching(ctx, f.filter())
+	consumers := make(map[int32]stored.Consumer, len(rows)+1)
+	for _, c := range rows {
+		consumers[c.ID] = c
+	}
+	if f == (ConsumerFilter{}) {
+		consumers[outboxAudit] = stored.Consumer{}
+	}
+	return consumers, err
+}
+
+func (a *Admin) auditRows(ctx context.Context, ids []int64) (found []auditRow, err error) {
+	query, args, err := a.rows.Dialect.In(a.rows.Dialect.Remedy.SelectAudit, ids)
+	if err == nil {
+		err = sqlx.SelectContext(ctx, a.rows.Reader(ctx), &found, query, args...)
+	}
+	return found, err
 }
 
 func (r auditRow) entry(c stored.Consumer) AuditEntry {
@@ -177,6 +196,7 @@ func (r auditRow) entry(c stored.Consumer) AuditEntry {
 		Operator: Operator{Name: string(r.Actor), Reason: string(r.Reason)},
 		Action:   string(r.Action), Detail: string(r.Detail),
 		Consumer: string(c.Name), Epoch: c.Epoch, MessageID: keycode.String(r.MessageID),
+		Bulk: r.Bulk, Messages: r.Messages,
 	}
 	if r.Consumer == outboxAudit {
 		e.MessageID = string(r.MessageID)

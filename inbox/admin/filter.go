@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -41,6 +42,36 @@ func (f Filter) validate() error {
 		return fmt.Errorf("filter: ErrorGroup %d is negative", f.ErrorGroup)
 	}
 	return nil
+}
+
+// String says in words which messages f selects of those that an action on many can take.
+func (f Filter) String() string {
+	var b strings.Builder
+	if f.Status == 0 {
+		b.WriteString("messages that wait for an operator")
+	} else {
+		fmt.Fprintf(&b, "%s messages", f.Status)
+	}
+	if f.Consumer != "" {
+		fmt.Fprintf(&b, ", of consumer %q", f.Consumer)
+	}
+	if f.Epoch != nil {
+		fmt.Fprintf(&b, ", of epoch %d", *f.Epoch)
+	}
+	if f.Topic != "" {
+		fmt.Fprintf(&b, ", from topic %q", f.Topic)
+	}
+	if f.ErrorGroup != 0 {
+		fmt.Fprintf(&b, ", of failure group %d", f.ErrorGroup)
+	}
+	const to = "2006-01-02T15:04:05.999999Z"
+	if !f.ReceivedSince.IsZero() {
+		b.WriteString(", stored since " + f.ReceivedSince.UTC().Format(to))
+	}
+	if !f.ReceivedUntil.IsZero() {
+		b.WriteString(", stored before " + f.ReceivedUntil.UTC().Format(to))
+	}
+	return b.String()
 }
 
 // statuses returns those of the given states that f matches.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -24,6 +25,12 @@ type HistoryEntry struct {
 	Attempts int    // that counted by then
 	Reason   string // for the status
 	Error    string // of the attempt
+
+	// Of an attempt that failed, if they are known: the [inbox.Config.Process] that ran the handler, how
+	// long it ran, and its trace, which the observer of package tracing knows.
+	Process string
+	Took    time.Duration
+	TraceID string
 }
 
 // What returns "failed", "parked", "held", or "put back" for a message that will be tried again.
@@ -57,6 +64,22 @@ func (e HistoryEntry) Detail() string {
 	return text
 }
 
+// Run says where the handler ran and how long, and "" if neither is known.
+func (e HistoryEntry) Run() string {
+	var parts []string
+	if e.Process != "" {
+		parts = append(parts, "in "+e.Process)
+	}
+	if e.Took > 0 {
+		precise := time.Microsecond
+		if e.Took > 10*time.Millisecond {
+			precise = time.Millisecond
+		}
+		parts = append(parts, "for "+e.Took.Round(precise).String())
+	}
+	return strings.Join(parts, " ")
+}
+
 type historyRow struct {
 	Name       []byte `db:"name"`
 	Epoch      int    `db:"epoch"`
@@ -68,6 +91,9 @@ type historyRow struct {
 	Failed     bool   `db:"failed"`
 	Reason     []byte `db:"reason"`
 	Error      []byte `db:"error"`
+	Process    []byte `db:"process"`
+	Took       int64  `db:"took_us"`
+	Trace      []byte `db:"trace"`
 }
 
 // tellHistory adds the history of the message with the stored key id.
@@ -99,6 +125,9 @@ func (r *historyRow) entry() HistoryEntry {
 	}
 	if r.Failed && r.Status != InProgress {
 		e.Error = string(r.Error)
+	}
+	if r.Failed {
+		e.Process, e.Took, e.TraceID = string(r.Process), time.Duration(r.Took)*time.Microsecond, string(r.Trace)
 	}
 	return e
 }

@@ -41,7 +41,7 @@ func (a *Admin) Retry(ctx context.Context, id int64, by Operator, to message.Pub
 		err = a.rows.Write(ctx, func(tx *sqlx.Tx) error { return a.rows.MakeDue(ctx, tx, by, stored.Retry, &row) })
 		a.inbox.Wake(row.Of())
 	default:
-		err = a.sendBack(ctx, row, by, to)
+		err = a.sendBack(ctx, row, to, func(tx *sqlx.Tx) error { return a.rows.MakeDue(ctx, tx, by, stored.Retry, &row) })
 	}
 	if err == nil {
 		a.inbox.Decided(by, "retry", row.Fields())
@@ -57,8 +57,8 @@ func explain(row *stored.Message, action string, err error) error {
 	return fmt.Errorf("inbox: %s message %d of consumer %q: %w", action, row.ID, row.Name, database.Explain(err))
 }
 
-// sendBack publishes the message to its topic.
-func (a *Admin) sendBack(ctx context.Context, row stored.Message, by Operator, to message.Publisher) error {
+// sendBack publishes the message to its topic, once due has made it due and recorded that.
+func (a *Admin) sendBack(ctx context.Context, row stored.Message, to message.Publisher, due func(*sqlx.Tx) error) error {
 	if err := row.Remediable(); err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (a *Admin) sendBack(ctx context.Context, row stored.Message, by Operator, t
 		return errors.New("it came without a router, so its topic is not known: " +
 			"put pubsub.Durable before its handler, or discard it and publish it by hand")
 	}
-	if err := a.rows.Write(ctx, func(tx *sqlx.Tx) error { return a.rows.MakeDue(ctx, tx, by, stored.Retry, &row) }); err != nil {
+	if err := a.rows.Write(ctx, due); err != nil {
 		return err
 	}
 	msg := message.NewMessage(m.UUID, m.Payload)
@@ -114,7 +114,12 @@ func (a *Admin) Discard(ctx context.Context, id int64, by Operator) error {
 	if err != nil {
 		return err
 	}
-	err = a.rows.Write(ctx, func(tx *sqlx.Tx) error { return a.discard(ctx, tx, by, row) })
+	err = a.rows.Write(ctx, func(tx *sqlx.Tx) error {
+		if err := a.discard(ctx, tx, row); err != nil {
+			return err
+		}
+		return a.rows.Audit(ctx, tx, by, discardAction, &row)
+	})
 	if err == nil {
 		a.inbox.Decided(by, "discard", row.Fields())
 		a.sayHeldBehind(ctx, row)
@@ -122,7 +127,11 @@ func (a *Admin) Discard(ctx context.Context, id int64, by Operator) error {
 	return explain(&row, "discard", err)
 }
 
-func (a *Admin) discard(ctx context.Context, tx *sqlx.Tx, by Operator, row stored.Message) error {
+// discardAction is the action's name in the audit table.
+const discardAction = "discard"
+
+// discard does not record the decision.
+func (a *Admin) discard(ctx context.Context, tx *sqlx.Tx, row stored.Message) error {
 	if err := row.Discardable(); err != nil {
 		return err
 	}
@@ -137,7 +146,7 @@ func (a *Admin) discard(ctx context.Context, tx *sqlx.Tx, by Operator, row store
 	if closed != 1 || deleted != 1 {
 		return a.rows.Conflict(ctx, tx, &row, (*stored.Message).Discardable)
 	}
-	return a.rows.Audit(ctx, tx, by, "discard", &row)
+	return nil
 }
 
 // find returns an open message.

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -29,6 +31,11 @@ type Pace struct {
 	// the last row that it took, so that another call with it continues there and takes no message
 	// twice. Defaults to nil: the call begins with the first row.
 	Mark *int64
+
+	// Audit, unless it is nil, is the action's number in the audit table, 0 to begin. The call sets it, so
+	// that another call with it, the same filter and the same operator adds to the same entries. Defaults
+	// to nil: each call has entries of its own.
+	Audit *int64
 }
 
 // RetryAll does for each message that f matches what [Admin.Retry] does for one. If f has no
@@ -37,12 +44,13 @@ type Pace struct {
 // it ends even if some fail again. It works in batches and skips messages that somebody else
 // changed meanwhile, and rows that it cannot read, of which it returns an error at the end. It returns
 // the number of messages that will be handled now, also with an error or at the end of ctx: another
-// call does the rest.
+// call does the rest. The audit has one entry of it for each consumer, see [Admin.AuditMessages].
 func (a *Admin) RetryAll(ctx context.Context, f Filter, by Operator, to message.Publisher, pace Pace) (retried int, err error) {
+	bulk := pace.bulk(by, stored.Retry, f)
 	retried, err = a.forAll(ctx, f, by, pace, Status.Retryable, func(rows []stored.Message) (int, error) {
-		return a.retryBatch(ctx, rows, by, to)
+		return a.retryBatch(ctx, rows, bulk, to)
 	})
-	a.sayAll(by, "retry", f, retried)
+	a.sayAll(by, stored.Retry, f, retried)
 	if err != nil {
 		return retried, fmt.Errorf("inbox: retry messages, %d done: %w", retried, database.Explain(err))
 	}
@@ -52,10 +60,11 @@ func (a *Admin) RetryAll(ctx context.Context, f Filter, by Operator, to message.
 // DiscardAll does for each message that f matches what [Admin.Discard] does for one. It works like
 // [Admin.RetryAll].
 func (a *Admin) DiscardAll(ctx context.Context, f Filter, by Operator, pace Pace) (discarded int, err error) {
+	bulk := pace.bulk(by, discardAction, f)
 	discarded, err = a.forAll(ctx, f, by, pace, Status.Stuck, func(rows []stored.Message) (int, error) {
 		gone := map[int64]bool{}
-		n, err := a.inBatch(ctx, rows, func(tx *sqlx.Tx, row stored.Message) error {
-			err := a.discard(ctx, tx, by, row)
+		n, err := a.inBatch(ctx, rows, bulk, func(tx *sqlx.Tx, row stored.Message) error {
+			err := a.discard(ctx, tx, row)
 			gone[row.ID] = err == nil
 			return err
 		})
@@ -64,11 +73,22 @@ func (a *Admin) DiscardAll(ctx context.Context, f Filter, by Operator, pace Pace
 		}
 		return n, err
 	})
-	a.sayAll(by, "discard", f, discarded)
+	a.sayAll(by, discardAction, f, discarded)
 	if err != nil {
 		return discarded, fmt.Errorf("inbox: discard messages, %d done: %w", discarded, database.Explain(err))
 	}
 	return discarded, nil
+}
+
+// bulk returns what the audit table has of an action.
+func (p Pace) bulk(by Operator, action string, f Filter) stored.Bulk {
+	if p.Audit == nil {
+		p.Audit = new(int64)
+	}
+	if *p.Audit == 0 {
+		*p.Audit = rand.Int64N(math.MaxInt64) + 1 //nolint:gosec // tells actions apart, keeps no secret
+	}
+	return stored.Bulk{ID: *p.Audit, By: by, Action: action, Which: f.String()}
 }
 
 func (a *Admin) sayAll(by Operator, action string, f Filter, done int) {
@@ -160,7 +180,7 @@ func (p Pace) wait(ctx context.Context, began time.Time, done int) error {
 
 // retryBatch makes the messages due that a queue serves, all at once, and sends back the others one
 // by one, so that a failure to publish concerns one message only.
-func (a *Admin) retryBatch(ctx context.Context, rows []stored.Message, by Operator, to message.Publisher) (done int, err error) {
+func (a *Admin) retryBatch(ctx context.Context, rows []stored.Message, bulk stored.Bulk, to message.Publisher) (done int, err error) {
 	served := make(map[stored.Name]bool)
 	var due []stored.Message
 	for _, row := range rows {
@@ -178,14 +198,16 @@ func (a *Admin) retryBatch(ctx context.Context, rows []stored.Message, by Operat
 		if err := ctx.Err(); err != nil {
 			return done, err
 		}
-		switch err := a.sendBackWhole(ctx, row, by, to); {
+		switch err := a.sendBackWhole(ctx, row, bulk, to); {
 		case err == nil:
 			done++
 		case !stored.IsConflict(err):
 			return done, explain(&row, "retry", err)
 		}
 	}
-	n, err := a.inBatch(ctx, due, func(tx *sqlx.Tx, row stored.Message) error { return a.rows.MakeDue(ctx, tx, by, stored.Retry, &row) })
+	n, err := a.inBatch(ctx, due, bulk, func(tx *sqlx.Tx, row stored.Message) error {
+		return a.rows.SetDue(ctx, tx, bulk.By, stored.Retry, &row)
+	})
 	for name, live := range served {
 		if live {
 			a.inbox.Wake(name)
@@ -204,15 +226,22 @@ func begun(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // sendBackWhole is sendBack, which finishes even if ctx ends.
-func (a *Admin) sendBackWhole(ctx context.Context, row stored.Message, by Operator, to message.Publisher) error {
+func (a *Admin) sendBackWhole(ctx context.Context, row stored.Message, bulk stored.Bulk, to message.Publisher) error {
 	ctx, cancel := begun(ctx)
 	defer cancel()
-	return a.sendBack(ctx, row, by, to)
+	return a.sendBack(ctx, row, to, func(tx *sqlx.Tx) error {
+		if err := a.rows.SetDue(ctx, tx, bulk.By, stored.Retry, &row); err != nil {
+			return err
+		}
+		return a.rows.AuditBulk(ctx, tx, bulk, row)
+	})
 }
 
-// inBatch applies one to all rows in one transaction. If somebody else changed one of them, it
-// applies one to each row by itself and skips the changed one.
-func (a *Admin) inBatch(ctx context.Context, rows []stored.Message, one func(*sqlx.Tx, stored.Message) error) (done int, err error) {
+// inBatch applies one to all rows in one transaction, which records them as part of bulk. If somebody
+// else changed one of them, it applies one to each row by itself and skips the changed one.
+func (a *Admin) inBatch(
+	ctx context.Context, rows []stored.Message, bulk stored.Bulk, one func(*sqlx.Tx, stored.Message) error,
+) (done int, err error) {
 	if len(rows) == 0 {
 		return 0, nil
 	}
@@ -224,7 +253,7 @@ func (a *Admin) inBatch(ctx context.Context, rows []stored.Message, one func(*sq
 				return fmt.Errorf("message %d: %w", row.ID, err)
 			}
 		}
-		return nil
+		return a.rows.AuditBulk(ctx, tx, bulk, rows...)
 	})
 	if err == nil {
 		return len(rows), nil
@@ -233,7 +262,12 @@ func (a *Admin) inBatch(ctx context.Context, rows []stored.Message, one func(*sq
 		return 0, err
 	}
 	for _, row := range rows {
-		err := a.rows.Write(ctx, func(tx *sqlx.Tx) error { return one(tx, row) })
+		err := a.rows.Write(ctx, func(tx *sqlx.Tx) error {
+			if err := one(tx, row); err != nil {
+				return err
+			}
+			return a.rows.AuditBulk(ctx, tx, bulk, row)
+		})
 		switch {
 		case err == nil:
 			done++

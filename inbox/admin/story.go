@@ -66,6 +66,7 @@ type StoryAudit struct {
 
 // noteRow is a dropped copy, or a decision of an operator.
 type noteRow struct {
+	ID     int64  `db:"id"` // of a decision
 	Name   []byte `db:"name"`
 	Epoch  int    `db:"epoch"`
 	At     int64  `db:"at"`
@@ -117,7 +118,7 @@ func (a *Admin) tell(ctx context.Context, id []byte, t teller, story *Story) err
 	if err := sqlx.SelectContext(ctx, db, &drops, a.rows.Dialect.StoryDropped, namespace, id); err != nil {
 		return err
 	}
-	if err := sqlx.SelectContext(ctx, db, &audits, a.rows.Dialect.StoryAudit, namespace, id); err != nil {
+	if err := sqlx.SelectContext(ctx, db, &audits, a.rows.Dialect.StoryAudit, namespace, id, namespace, id, namespace, id); err != nil {
 		return err
 	}
 	kept, err := a.journaled(ctx, id)

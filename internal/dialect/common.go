@@ -169,11 +169,23 @@ var common = Dialect{
 		JOIN millrace_consumers c ON c.id = m.consumer
 		WHERE c.namespace = ? AND m.original = ?`,
 	StoryAudit: `
-		SELECT c.name, c.epoch, a.at, a.actor, a.action, a.reason, a.detail
+		SELECT a.id AS id, c.name, c.epoch, a.at AS at, a.actor, a.action, a.reason, a.detail
 		FROM millrace_audit a
 		JOIN millrace_consumers c ON c.id = a.consumer
 		WHERE c.namespace = ? AND a.message_id = ?
-		ORDER BY a.id`,
+		UNION ALL
+		SELECT a.id AS id, c.name, c.epoch, b.at AS at, a.actor, a.action, a.reason, b.detail
+		FROM millrace_audit_messages b
+		JOIN millrace_audit a ON a.id = b.entry
+		JOIN millrace_consumers c ON c.id = a.consumer
+		WHERE c.namespace = ? AND b.message_id = ?
+		UNION ALL
+		SELECT a.id AS id, c.name, c.epoch, b.at AS at, a.actor, a.action, a.reason, b.detail
+		FROM millrace_audit_messages b
+		JOIN millrace_audit a ON a.id = b.entry
+		JOIN millrace_consumers c ON c.id = a.consumer
+		WHERE c.namespace = ? AND b.original = ?
+		ORDER BY at, id`,
 	StoryDropped: `
 		SELECT c.name, c.epoch, d.at, d.topic, d.reason
 		FROM millrace_dropped d

@@ -252,9 +252,11 @@ var mysqlSteps = Steps{
 
 var mysqlHistory = History{
 	InsertHistory: `
-		INSERT INTO millrace_history (consumer, message_id, slot, number, at, received_at, attempts, status, failed, reason, error)
+		INSERT INTO millrace_history (consumer, message_id, slot, number, at, received_at, attempts, status, failed, reason, error,
+			run_of, process, took_us, trace)
 		SELECT m.consumer, m.message_id, (COALESCE(k.number, 0) + 1) % 10, COALESCE(k.number, 0) + 1, {now},
-			LEAST(m.received_at, COALESCE(k.received_at, m.received_at)), m.attempts, m.status, ?, m.reason, m.last_error
+			LEAST(m.received_at, COALESCE(k.received_at, m.received_at)), m.attempts, m.status, ?, m.reason, m.last_error,
+			COALESCE(k.number, 0) + 1, ?, ?, ?
 		FROM millrace_messages m
 		LEFT JOIN (
 			SELECT message_id, MAX(number) AS number, MIN(received_at) AS received_at
@@ -264,5 +266,6 @@ var mysqlHistory = History{
 		WHERE m.consumer = ? AND m.message_id IN (?)
 		ON DUPLICATE KEY UPDATE
 			number = VALUES(number), at = VALUES(at), received_at = VALUES(received_at), attempts = VALUES(attempts),
-			status = VALUES(status), failed = VALUES(failed), reason = VALUES(reason), error = VALUES(error)`,
+			status = VALUES(status), failed = VALUES(failed), reason = VALUES(reason), error = VALUES(error),
+			run_of = VALUES(run_of), process = VALUES(process), took_us = VALUES(took_us), trace = VALUES(trace)`,
 }

@@ -258,6 +258,12 @@ var mysqlRemedy = Remedy{
 		WHERE consumer = ? AND id < ?
 		ORDER BY id DESC
 		LIMIT ?`,
+	OldestAudit: `
+		SELECT id, at, messages
+		FROM millrace_audit FORCE INDEX (by_consumer)
+		WHERE consumer = ?
+		ORDER BY id
+		LIMIT ?`,
 
 	ImportClaims: `
 		INSERT INTO millrace_claims (consumer, message_id, token, processed_at, payload_hash, result)

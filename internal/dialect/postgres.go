@@ -260,9 +260,11 @@ var postgresJournal = Journal{
 
 var postgresHistory = History{
 	InsertHistory: `
-		INSERT INTO millrace_history (consumer, message_id, slot, number, at, received_at, attempts, status, failed, reason, error)
+		INSERT INTO millrace_history (consumer, message_id, slot, number, at, received_at, attempts, status, failed, reason, error,
+			run_of, process, took_us, trace)
 		SELECT m.consumer, m.message_id, (COALESCE(k.number, 0) + 1) % 10, COALESCE(k.number, 0) + 1, {now},
-			LEAST(m.received_at, COALESCE(k.received_at, m.received_at)), m.attempts, m.status, ?::SMALLINT, m.reason, m.last_error
+			LEAST(m.received_at, COALESCE(k.received_at, m.received_at)), m.attempts, m.status, ?::SMALLINT, m.reason, m.last_error,
+			COALESCE(k.number, 0) + 1, ?::BYTEA, ?::BIGINT, ?::BYTEA
 		FROM millrace_messages m
 		LEFT JOIN (
 			SELECT message_id, MAX(number) AS number, MIN(received_at) AS received_at
@@ -272,5 +274,6 @@ var postgresHistory = History{
 		WHERE m.consumer = ? AND m.message_id IN (?)
 		ON CONFLICT (consumer, message_id, slot) DO UPDATE SET
 			number = EXCLUDED.number, at = EXCLUDED.at, received_at = EXCLUDED.received_at, attempts = EXCLUDED.attempts,
-			status = EXCLUDED.status, failed = EXCLUDED.failed, reason = EXCLUDED.reason, error = EXCLUDED.error`,
+			status = EXCLUDED.status, failed = EXCLUDED.failed, reason = EXCLUDED.reason, error = EXCLUDED.error,
+			run_of = EXCLUDED.run_of, process = EXCLUDED.process, took_us = EXCLUDED.took_us, trace = EXCLUDED.trace`,
 }

@@ -266,4 +266,10 @@ var postgresRemedy = Remedy{
 		WHERE (consumer, id) < ($1, $2) AND consumer >= $1
 		ORDER BY consumer DESC, id DESC
 		LIMIT $3`,
+	OldestAudit: `
+		SELECT id, at, messages
+		FROM millrace_audit
+		WHERE (consumer, id) > ($1, 0) AND consumer <= $1
+		ORDER BY consumer, id
+		LIMIT $2`,
 }

@@ -47,6 +47,21 @@ type Remedy struct {
 	ListAudit   string
 	SelectAudit string
 
+	// Actions on many messages. CountBulk counts further messages of an action and a consumer, unless the entry
+	// is of another operator, or has another reason or detail. ListBulkMessages takes an entry, and the number behind
+	// which to begin.
+	CountBulk         string
+	InsertBulk        string
+	SelectBulk        string
+	InsertBulkMessage string
+	ListBulkMessages  string
+
+	// The deletion of entries. OldestAudit takes a consumer, 0 for the outbox; DeleteBulkMessages an entry, and up
+	// to which number.
+	OldestAudit        string
+	DeleteAudit        string
+	DeleteBulkMessages string
+
 	// Claims of messages that another system has handled. ImportClaims takes a consumer, a key, a
 	// token and a time for each row; see [Rows].
 	ImportClaims   string
@@ -102,10 +117,39 @@ var commonRemedy = Remedy{
 			LIMIT ?) counted`,
 
 	SelectAudit: `
-		SELECT id, at, actor, action, reason, consumer, message_id, detail
+		SELECT id, at, actor, action, reason, consumer, message_id, detail,
+			COALESCE(bulk, 0) AS bulk, COALESCE(messages, 0) AS messages
 		FROM millrace_audit
 		WHERE id IN (?)
 		ORDER BY id DESC`,
+
+	CountBulk: `
+		UPDATE millrace_audit
+		SET messages = messages + ?
+		WHERE bulk = ? AND consumer = ? AND detail = ? AND actor = ? AND action = ? AND reason = ?`,
+	InsertBulk: `
+		INSERT INTO millrace_audit (consumer, message_id, detail, bulk, messages, actor, action, reason, at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, {now})`,
+	SelectBulk: `
+		SELECT id, messages
+		FROM millrace_audit
+		WHERE bulk = ? AND consumer = ?`,
+	InsertBulkMessage: `
+		INSERT INTO millrace_audit_messages (entry, number, message_id, original, detail, at)
+		VALUES (?, ?, ?, ?, ?, {now})`,
+	ListBulkMessages: `
+		SELECT number, at, message_id, original, detail
+		FROM millrace_audit_messages
+		WHERE entry = ? AND number > ?
+		ORDER BY number
+		LIMIT ?`,
+
+	DeleteAudit: `
+		DELETE FROM millrace_audit
+		WHERE id IN (?)`,
+	DeleteBulkMessages: `
+		DELETE FROM millrace_audit_messages
+		WHERE entry = ? AND number <= ?`,
 
 	ImportClaims: `
 		INSERT INTO millrace_claims (consumer, message_id, token, processed_at, payload_hash, result)

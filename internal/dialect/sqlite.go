@@ -45,7 +45,8 @@ var sqlite = Dialect{
 		UNION ALL SELECT 'millrace_journal', FALSE, COUNT(*) FROM millrace_journal
 		UNION ALL SELECT 'millrace_replays', FALSE, COUNT(*) FROM millrace_replays
 		UNION ALL SELECT 'millrace_steps', FALSE, COUNT(*) FROM millrace_steps
-		UNION ALL SELECT 'millrace_history', FALSE, COUNT(*) FROM millrace_history`,
+		UNION ALL SELECT 'millrace_history', FALSE, COUNT(*) FROM millrace_history
+		UNION ALL SELECT 'millrace_audit_messages', FALSE, COUNT(*) FROM millrace_audit_messages`,
 	SelectOutgrown:   `SELECT '' WHERE FALSE`, // SQLite plans by the indexes, not by the number of rows
 	SelectUnanalysed: `SELECT '' WHERE FALSE`,
 
@@ -155,9 +156,11 @@ var sqliteJournal = Journal{
 
 var sqliteHistory = History{
 	InsertHistory: `
-		INSERT INTO millrace_history (consumer, message_id, slot, number, at, received_at, attempts, status, failed, reason, error)
+		INSERT INTO millrace_history (consumer, message_id, slot, number, at, received_at, attempts, status, failed, reason, error,
+			run_of, process, took_us, trace)
 		SELECT m.consumer, m.message_id, (COALESCE(k.number, 0) + 1) % 10, COALESCE(k.number, 0) + 1, {now},
-			MIN(m.received_at, COALESCE(k.received_at, m.received_at)), m.attempts, m.status, ?, m.reason, m.last_error
+			MIN(m.received_at, COALESCE(k.received_at, m.received_at)), m.attempts, m.status, ?, m.reason, m.last_error,
+			COALESCE(k.number, 0) + 1, ?, ?, ?
 		FROM millrace_messages m
 		LEFT JOIN (
 			SELECT message_id, MAX(number) AS number, MIN(received_at) AS received_at
@@ -167,5 +170,6 @@ var sqliteHistory = History{
 		WHERE m.consumer = ? AND m.message_id IN (?)
 		ON CONFLICT (consumer, message_id, slot) DO UPDATE SET
 			number = EXCLUDED.number, at = EXCLUDED.at, received_at = EXCLUDED.received_at, attempts = EXCLUDED.attempts,
-			status = EXCLUDED.status, failed = EXCLUDED.failed, reason = EXCLUDED.reason, error = EXCLUDED.error`,
+			status = EXCLUDED.status, failed = EXCLUDED.failed, reason = EXCLUDED.reason, error = EXCLUDED.error,
+			run_of = EXCLUDED.run_of, process = EXCLUDED.process, took_us = EXCLUDED.took_us, trace = EXCLUDED.trace`,
 }

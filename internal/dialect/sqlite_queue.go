@@ -235,4 +235,10 @@ var sqliteRemedy = Remedy{
 		WHERE consumer = ? AND id < ?
 		ORDER BY id DESC
 		LIMIT ?`,
+	OldestAudit: `
+		SELECT id, at, messages
+		FROM millrace_audit INDEXED BY ix_millrace_audit_consumer
+		WHERE consumer = ?
+		ORDER BY id
+		LIMIT ?`,
 }

@@ -46,4 +46,18 @@ func (d *Dialect) readTables() []Table {
 	return tables
 }
 
+var createView = regexp.MustCompile(`(?m)^CREATE (?:OR REPLACE )?(VIEW|FUNCTION) ([^\s(]+)`)
+
+// DropViews returns the statements that drop the views, and the functions that they use.
+func (d *Dialect) DropViews() []string {
+	var drops []string
+	for _, script := range d.scripts {
+		for _, m := range createView.FindAllStringSubmatch(script, -1) {
+			drops = append(drops, "DROP "+m[1]+" IF EXISTS "+m[2])
+		}
+	}
+	slices.Reverse(drops) // later ones use earlier ones
+	return drops
+}
+
 func bare(name string) string { return name[strings.LastIndexByte(name, '.')+1:] }

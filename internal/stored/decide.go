@@ -44,8 +44,7 @@ const (
 
 // Audit records a decision about a message.
 func (r *Rows) Audit(ctx context.Context, tx *sqlx.Tx, by Operator, action string, row *Message, more ...string) error {
-	detail := fmt.Sprintf("row %d, uuid %q, topic %q, was %s: %s%s",
-		row.ID, row.UUID, row.Topic, row.Status, row.Reason, strings.Join(more, ""))
+	detail := row.detail() + strings.Join(more, "")
 	ids := [][]byte{row.MessageID}
 	if row.Original != nil { // a collision belongs to two stories
 		ids = append(ids, row.Original)
@@ -56,6 +55,11 @@ func (r *Rows) Audit(ctx context.Context, tx *sqlx.Tx, by Operator, action strin
 		}
 	}
 	return nil
+}
+
+// detail describes the message for the audit table.
+func (m *Message) detail() string {
+	return fmt.Sprintf("row %d, uuid %q, topic %q, was %s: %s", m.ID, m.UUID, m.Topic, m.Status, m.Reason)
 }
 
 // AuditOf records a decision about a key of a consumer, or with an empty key about the whole
@@ -104,9 +108,17 @@ func (r *Rows) Conflict(ctx context.Context, tx *sqlx.Tx, seen *Message, allows 
 	return err
 }
 
-// MakeDue makes the message due in its queue if its state has not changed since it was read. With
-// [Retry] the consumer handles it even if it refuses replayed messages.
+// MakeDue makes the message due in its queue if its state has not changed since it was read, and
+// records the decision. With [Retry] the consumer handles it even if it refuses replayed messages.
 func (r *Rows) MakeDue(ctx context.Context, tx *sqlx.Tx, by Operator, action string, row *Message) error {
+	if err := r.SetDue(ctx, tx, by, action, row); err != nil {
+		return err
+	}
+	return r.Audit(ctx, tx, by, action, row)
+}
+
+// SetDue is MakeDue for callers that record the decision themselves.
+func (r *Rows) SetDue(ctx context.Context, tx *sqlx.Tx, by Operator, action string, row *Message) error {
 	if err := row.Remediable(); err != nil {
 		return err
 	}
@@ -119,10 +131,7 @@ func (r *Rows) MakeDue(ctx context.Context, tx *sqlx.Tx, by Operator, action str
 	if err == nil && moved != 1 {
 		err = r.Conflict(ctx, tx, row, (*Message).Remediable)
 	}
-	if err != nil {
-		return err
-	}
-	return r.Audit(ctx, tx, by, action, row)
+	return err
 }
 
 // Served reports whether a queue serves the consumer of row.

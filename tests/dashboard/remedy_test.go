@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -24,9 +25,9 @@ func TestOperatorsMendWhatIsStuck(t *testing.T) {
 const consumer = "billing"
 
 // one is a service with one message that is stuck.
-func one(t *testing.T, db *testdb.DB) *bed {
+func one(t *testing.T, db *testdb.DB, options ...func(*dashboard.Config)) *bed {
 	t.Helper()
-	b := newBed(t, db)
+	b := newBed(t, db, options...)
 	b.Serve(consumer)
 	b.Put(consumer, stuck.Order(1, "account 7 has no owner"))
 	b.AwaitStuck(1)
@@ -35,7 +36,8 @@ func one(t *testing.T, db *testdb.DB) *bed {
 
 var remedyBodies = []testdb.Body{
 	{Name: "retry", Why: "the message is handled, and its story told", Run: func(t *testing.T, db *testdb.DB) {
-		b := one(t, db)
+		b := one(t, db, func(c *dashboard.Config) { c.Trace = "https://tempo.internal/trace/{trace}" })
+		b.DB.Do(t, `UPDATE millrace_history SET trace = ?`, []byte(`4bf9"/<`))
 		b.Mended.Store(true)
 		b.DB.Do(t, `
 			INSERT INTO millrace_steps (id, namespace, consumer, message_id, name, epoch, state, token, until, started_at, problem)
@@ -48,7 +50,7 @@ var remedyBodies = []testdb.Body{
 		b.Await(0, `SELECT COUNT(*) FROM millrace_messages`)
 		assert.Equal(t, 1, b.Audited("retry", "owner added"))
 		b.shows(b.get("message?key=order-0001"), "completed", "retry by ada", "owner added", "invoice-of-order-0001", "invoices",
-			"until it was closed", "attempt 1: ", "account 7 has no owner")
+			"until it was closed", "attempt 1: ", "account 7 has no owner", "It ran in ", " for ", `href="https://tempo.internal/trace/4bf9%22%2F%3C"`)
 		b.refused(b.post("message-retry", "id", "1", "key", "order-0001", "reason", "again"), http.StatusNotFound, "Nothing was changed")
 	}},
 	{Name: "discard", Why: "the message counts as handled, with a reason", Run: func(t *testing.T, db *testdb.DB) {
@@ -60,11 +62,14 @@ var remedyBodies = []testdb.Body{
 		b.shows(b.get("message?key=order-0001"), "discarded", "a test order")
 		b.shows(b.get("audit"), "ada", "discard", "a test order", "order-0001")
 		b.DB.Do(t, `INSERT INTO millrace_audit (at, actor, action, reason, consumer, message_id, detail)
-			SELECT at, ?, action, ?, consumer, message_id, detail FROM millrace_audit, `+b.DB.Numbers(1100), []byte("bob"), []byte("another"))
+			SELECT at, ?, action, ?, consumer, message_id, detail FROM millrace_audit, `+b.DB.Numbers(1100), []byte("bob"), []byte("=another"))
 		page = b.get("audit?operator=ada&action=discard&consumer=billing&since=2020-01-01T00:00")
 		b.shows(page, "a test order", `value="ada"`, "Remove the filter")
 		assert.NotContains(t, page.text, "another")
 		b.shows(b.get("audit?operator=bob"), "audit?before=", "&amp;operator=bob")
+		file := b.get("audit.csv?operator=bob").text
+		assert.Equal(t, 1101, strings.Count(file, "\n"))
+		assert.Equal(t, 1100, strings.Count(file, ",'=another,"), "a spreadsheet takes it for text")
 		for _, filter := range []string{"operator=eve", "action=retry", "consumer=nobody", "until=2020-01-01T00:00", "since=2100-01-01T00:00"} {
 			b.shows(b.get("audit?"+filter), "No entry matches.")
 		}
@@ -131,6 +136,18 @@ var remedyBodies = []testdb.Body{
 		}
 		assert.Contains(t, b.done(next).text, "250 messages will be handled again.")
 		assert.Equal(t, 250, b.Audited("retry", "owners added"))
+		assert.Equal(t, 1, b.Count(`SELECT COUNT(*) FROM millrace_audit`))
+		b.shows(b.get("audit"), "250 messages", "of failure group "+group, `href="changed?entry=1"`, `href="audit.csv"`)
+		changed := b.get("changed?entry=1&after=200")
+		b.shows(changed, "retry of 250 messages by ada", "owners added", "order-0249", `href="changed?entry=1"`, `href="changed.csv?entry=1"`)
+		b.refused(b.get("changed?entry=2"), http.StatusNotFound, "")
+		file := b.get("audit.csv?operator=ada")
+		assert.Equal(t, "text/csv; charset=utf-8", file.Header.Get("Content-Type"))
+		assert.Equal(t, `attachment; filename="audit.csv"`, file.Header.Get("Content-Disposition"))
+		assert.Regexp(t, `^id,at,by,action,consumer,epoch,key,messages,reason,detail\n1,[^,]+,ada,retry,billing,0,,250,owners added,`, file.text)
+		assert.Equal(t, 251, strings.Count(b.get("changed.csv?entry=1").text, "\n"))
+		b.refused(b.get("changed.csv?entry=2"), http.StatusNotFound, "")
+		b.refused(b.get("audit.csv?since=yesterday"), http.StatusBadRequest, "no date and time")
 		b.AwaitStuck(251)
 
 		page = b.get("failure?group=" + b.group("no stock"))

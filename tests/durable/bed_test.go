@@ -195,15 +195,15 @@ func (b *bed) decorated(durable pubsub.Durable, h message.NoPublishHandlerFunc, 
 }
 
 // booming runs a handler that fails so often at each message, and says which run it was.
-func (b *bed) booming(durable pubsub.Durable, times int) *service {
+func (b *bed) booming(durable pubsub.Durable, times int, outside ...message.HandlerMiddleware) *service {
 	b.Helper()
 	var runs counter
-	return b.inboxed(durable, func(msg *message.Message) error {
+	return b.start(durable, silent(func(msg *message.Message) error {
 		if n := runs.run(msg); n <= times {
 			return fmt.Errorf("boom %d", n)
 		}
 		return effect(msg)
-	})
+	}), append(outside, inboxOf(durable))...)
 }
 
 // silent is h, which returns no messages.

@@ -3,6 +3,7 @@ package durable_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,12 +35,33 @@ func went(story admin.Story) (all []string) {
 	return all
 }
 
+// traced knows the trace of a delivery, as the observer of package tracing does.
+type traced struct{}
+
+func (traced) Observe(context.Context, inbox.Event) {}
+
+func (traced) TraceID(ctx context.Context) string {
+	id, _ := ctx.Value(traced{}).(string)
+	return id
+}
+
+// carry has the trace in the context of each delivery.
+func carry(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		own := msg.Context()
+		defer func() { msg.SetContext(own) }()
+		msg.SetContext(context.WithValue(own, traced{}, "trace of "+msg.UUID))
+		return h(msg)
+	}
+}
+
 var historyBodies = []testdb.Body{
 	{Name: "a message that is handled in the end", Why: "when it was stored, and each attempt with its error, are kept with its claim", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.store = rig.NewStore(t, b.db.DB, inbox.Config{WithoutPlugin: true, Observers: []inbox.Observer{traced{}}})
 		for mode := range 2 {
 			durable := quick(b.store)
 			durable.Mode, durable.MaxAttempts = pubsub.Mode(mode), 3
-			s, msg := b.booming(durable, 4), newMessage()
+			s, msg := b.booming(durable, 4, carry), newMessage()
 			parked := s.parks(msg)
 			require.NoError(t, admin.New(b.store).Retry(t.Context(), parked.ID, ada, nil))
 			rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
@@ -49,6 +71,11 @@ var historyBodies = []testdb.Body{
 				"1 failed FAILED_RETRYABLE attempt 1: boom 1", "2 failed FAILED_RETRYABLE attempt 2: boom 2",
 				"3 failed PARKED attempt 3: boom 3; PARKED: failed 3 times", "4 failed FAILED_RETRYABLE attempt 1: boom 4",
 			}, went(story))
+			for _, e := range story.History {
+				assert.True(t, strings.HasSuffix(e.Process, fmt.Sprint("/", os.Getpid())), e.Process)
+				assert.Positive(t, e.Took)
+				assert.Equal(t, "trace of "+msg.UUID, e.TraceID)
+			}
 			assert.Equal(t, parked.ReceivedAt, story.Claims[0].ReceivedAt)
 			at := parked.ReceivedAt
 			for i, e := range story.History {
@@ -58,6 +85,10 @@ var historyBodies = []testdb.Body{
 				}
 			}
 			require.NoError(t, s.router.Close())
+			b.db.Do(t, `UPDATE millrace_history SET number = number + 10`) // as the release before does
+			for _, e := range rig.Story(t, b.store, msg.UUID).History {
+				assert.Equal(t, [3]any{"", time.Duration(0), ""}, [3]any{e.Process, e.Took, e.TraceID}, "they are of another entry")
+			}
 		}
 	})},
 	{Name: "at most ten", Why: "the newest; and when the message was stored stays", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -139,6 +170,7 @@ var historyBodies = []testdb.Body{
 		told := went(rig.Story(t, b.store, msg.UUID))
 		require.Len(t, told, 3)
 		assert.Equal(t, "1 failed IN_PROGRESS its process gave no answer, and it is tried again alone", told[0])
+		assert.Empty(t, rig.Story(t, b.store, msg.UUID).History[0].Process, "which one, nobody knows")
 		assert.Contains(t, told[2], "3 parked PARKED tried 1 times, and never answered")
 	})},
 	{Name: "a collision", Why: "it is parked once, however often it comes", Run: testdb.With(newBed, func(t *testing.T, b *bed) {

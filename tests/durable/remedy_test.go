@@ -67,7 +67,9 @@ func (b *bed) unserve() {
 
 func (b *bed) audited(action string) int {
 	b.Helper()
-	return b.count(`SELECT COUNT(*) FROM millrace_audit WHERE action = ?`, []byte(action))
+	return b.count(`SELECT (SELECT COUNT(*) FROM millrace_audit WHERE action = ? AND bulk IS NULL) +
+		(SELECT COUNT(*) FROM millrace_audit_messages m JOIN millrace_audit a ON a.id = m.entry WHERE a.action = ?)`,
+		[]byte(action), []byte(action))
 }
 
 func (b *bed) find(f admin.Filter) []admin.Message {
@@ -209,11 +211,11 @@ var remedyBodies = []testdb.Body{
 	})},
 	{Name: "a call for many that goes on where another ended", Why: "each message is taken once, though some fail again meanwhile", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s, msgs := b.stuck(130)
-		mark, done := int64(0), 0
+		mark, number, done := int64(0), int64(0), 0
 		for calls := 0; done < len(msgs); calls++ {
 			require.Less(t, calls, 3)
 			ctx, cancel := context.WithCancel(t.Context())
-			first := admin.Pace{Mark: &mark, Progress: func(int) { cancel() }} // ends behind its first batch
+			first := admin.Pace{Mark: &mark, Audit: &number, Progress: func(int) { cancel() }} // ends behind its first batch
 			n, err := admin.New(b.store).RetryAll(ctx, admin.Filter{}, ada, nil, first)
 			if err != nil {
 				require.ErrorIs(t, err, context.Canceled)
@@ -222,10 +224,56 @@ var remedyBodies = []testdb.Body{
 			rig.Eventually(b, "those fail again", func() bool { return b.open(admin.Parked)+b.open(admin.FailedTerminal) == len(msgs) })
 		}
 		assert.Equal(t, len(msgs), done)
-		assert.Equal(t, len(msgs), b.audited("retry"))
 		for _, msg := range msgs {
 			assert.GreaterOrEqual(t, s.runs.of(msg), 2) // more if its lease, of a second, lapsed
 		}
+		ops := admin.New(b.store)
+		entries, err := ops.Audit(t.Context(), admin.ConsumerFilter{}, 0, 10)
+		require.NoError(t, err)
+		require.Len(t, entries, 1)
+		assert.EqualValues(t, len(msgs), entries[0].Messages)
+		assert.Equal(t, number, entries[0].Bulk)
+		assert.Equal(t, "messages that wait for an operator", entries[0].Detail)
+		assert.Empty(t, entries[0].MessageID)
+		retried := map[string]bool{}
+		for after := int64(0); after < int64(len(msgs)); {
+			page, err := ops.AuditMessages(t.Context(), entries[0].ID, after, 100)
+			require.NoError(t, err)
+			require.NotEmpty(t, page)
+			for _, m := range page {
+				after++
+				assert.Equal(t, after, m.Number)
+				retried[m.MessageID] = true
+			}
+		}
+		assert.Len(t, retried, len(msgs), "each once")
+
+		mark = 0
+		eve := admin.Operator{Name: "eve", Reason: ada.Reason}
+		_, err = ops.RetryAll(t.Context(), admin.Filter{}, eve, nil, admin.Pace{Mark: &mark, Audit: &number})
+		require.ErrorContains(t, err, "of another operator", "nobody hides behind another's name")
+		assert.Equal(t, len(msgs), b.audited("retry"))
+		story, err := ops.Story(t.Context(), msgs[0].UUID)
+		require.NoError(t, err)
+		require.Len(t, story.Audit, 1)
+		assert.Equal(t, ada, story.Audit[0].Operator)
+		assert.Contains(t, story.Audit[0].Detail, msgs[0].UUID)
+
+		elsewhere := admin.New(rig.NewStore(t, b.db.DB, inbox.Config{Namespace: "another"}))
+		_, err = elsewhere.AuditMessages(t.Context(), entries[0].ID, 0, 10)
+		require.ErrorIs(t, err, inbox.ErrNotFound)
+		_, err = elsewhere.PruneAudit(t.Context(), admin.ConsumerFilter{}, time.Now(), ada)
+		require.NoError(t, err)
+		n, err := ops.PruneAudit(t.Context(), admin.ConsumerFilter{}, entries[0].At, ada)
+		require.NoError(t, err)
+		assert.Zero(t, n, "it is not older")
+		assert.Equal(t, len(msgs), b.audited("retry"))
+		n, err = ops.PruneAudit(t.Context(), admin.ConsumerFilter{}, time.Now().Add(time.Hour), ada)
+		require.NoError(t, err)
+		assert.Equal(t, 1, n)
+		assert.Zero(t, b.audited("retry"))
+		assert.Equal(t, 1, b.audited("prune audit"), "which stays")
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_audit_messages`))
 	})},
 	{Name: "the context of a call for many ends at a message", Why: "everybody knows what happened to each: the call finishes it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s, _ := b.stuck(3)
@@ -258,5 +306,8 @@ var remedyBodies = []testdb.Body{
 		assert.Equal(t, 2, n)
 		rig.Eventually(b, "both are handled", func() bool { return b.rows() == 0 })
 		assert.Equal(t, 2, b.effects(msgs[0]))
+		story, err := admin.New(b.store).Story(t.Context(), msgs[0].UUID)
+		require.NoError(t, err)
+		assert.Len(t, story.Audit, 2, "its own decision, and that about the collision with it")
 	})},
 }

@@ -157,6 +157,6 @@ func (s *Service) AwaitStuck(n int) {
 // Audited counts what was done, with this reason.
 func (s *Service) Audited(action, reason string) int {
 	s.Helper()
-	return s.Count(`SELECT COUNT(*) FROM millrace_audit WHERE action = ? AND actor = ? AND reason = ?`,
+	return s.Count(`SELECT COALESCE(SUM(COALESCE(messages, 1)), 0) FROM millrace_audit WHERE action = ? AND actor = ? AND reason = ?`,
 		[]byte(action), []byte(Operator), []byte(reason))
 }

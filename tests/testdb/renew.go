@@ -18,7 +18,7 @@ func clearPostgres(ctx context.Context, db *sqlx.DB) error {
 	var foreign, written []string
 	tables := `SELECT quote_ident(relname) FROM pg_class
 		WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 'f') AND `
-	if err := db.SelectContext(ctx, &foreign, tables+`NOT relname = ANY($1)`, ours("postgres")); err != nil {
+	if err := db.SelectContext(ctx, &foreign, tables+`NOT relname = ANY($1) AND relname NOT LIKE 'millrace\_v\_%'`, ours("postgres")); err != nil {
 		return err
 	}
 	if err := db.SelectContext(ctx, &written, tables+`relname = ANY($1) AND relname <> '`+versions+`'
@@ -108,6 +108,7 @@ func clearMySQL(ctx context.Context, db *sqlx.DB) error {
 	for _, t := range tables {
 		var written bool
 		switch {
+		case t.Kind == "VIEW" && strings.HasPrefix(t.Name, "millrace_v_"):
 		case t.Kind == "VIEW":
 			script = append(script, "DROP VIEW `"+t.Name+"`")
 		case !slices.Contains(known, t.Name):

@@ -31,3 +31,11 @@ func (db *DB) Analyse(t testing.TB, tables ...string) {
 		db.Do(t, map[string]string{"postgres": "ANALYZE ", "mysql": "ANALYZE TABLE ", "sqlite": "ANALYZE "}[db.Dialect]+table)
 	}
 }
+
+// DropViews drops the views, which keep their tables from being dropped or changed.
+func (db *DB) DropViews(t testing.TB) {
+	t.Helper()
+	for _, drop := range schema(db.Dialect).DropViews() {
+		db.Do(t, drop)
+	}
+}

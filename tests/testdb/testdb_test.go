@@ -36,7 +36,7 @@ func TestADatabaseIsLikeNew(t *testing.T) {
 		"CREATE VIEW things AS SELECT * FROM millrace_schema",
 		"CREATE INDEX things ON millrace_audit (at)",
 		"ALTER TABLE millrace_audit ADD COLUMN things INTEGER",
-		"DROP TABLE millrace_audit",
+		"DROP TABLE millrace_blobs",
 		"DELETE FROM millrace_schema",
 		audited,
 	} {

@@ -27,6 +27,9 @@ func TestTheQueueParksInTheTrace(t *testing.T) {
 		d.deliver(nil)
 		b.spans(6)
 		b.isParked("attempts")
+		var kept []byte
+		require.NoError(t, b.db.GetContext(t.Context(), &kept, `SELECT DISTINCT trace FROM millrace_history`))
+		assert.Equal(t, b.all("process orders")[0].SpanContext.TraceID().String(), string(kept))
 	}))
 }
 

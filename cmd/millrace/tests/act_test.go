@@ -55,6 +55,13 @@ var acts = []struct {
 	{"audit", []string{"audit", "--by", "ada", "--since", "1h", "--limit", "3"}},
 	{"audit-filter-json", []string{"audit", "--consumer", "billing", "--action", "pause", "--until", "2100-01-01", "--json"}},
 	{"audit-nobody", []string{"audit", "--by", "bob"}},
+	{"audit-bulk", []string{"audit", "--action", "retry", "-o", "csv"}},
+	{"audit-entry", []string{"audit", "11"}},
+	{"audit-entry-json", []string{"audit", "11", "--json"}},
+	{"audit-entry-csv", []string{"audit", "11", "-o", "csv"}},
+	{"audit-entry-unknown", []string{"audit", "1000"}},
+	{"audit-prune-proposed", []string{"audit", "prune", "--before", "1h"}},
+	{"audit-prune", []string{"audit", "prune", "--before", "1h", "--reason", "an hour is enough", "--by", "ada", "--yes"}},
 }
 
 func TestWhatItMends(t *testing.T) {
@@ -75,6 +82,7 @@ func TestWhatItMends(t *testing.T) {
 		assert.Equal(t, 1, s.count(`SELECT COUNT(*) FROM millrace_claims WHERE result = 2`))
 		assert.Equal(t, s.count(`SELECT COUNT(*) FROM millrace_audit`),
 			s.count(`SELECT COUNT(*) FROM millrace_audit WHERE actor = ?`, []byte("ada")))
+		s.viewsMatch()
 	}))
 }
 
@@ -112,6 +120,7 @@ func TestAnOutageOfTheBrokerIsShown(t *testing.T) {
 func TestADatabaseOfTheReleaseBefore(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
+		s.db.DropViews(t)
 		s.exec(`ALTER TABLE millrace_outbox_relays DROP COLUMN broker_error`)
 		r := s.run("status")
 		assert.Equal(t, 1, r.code)

@@ -47,6 +47,8 @@ func newShop(t *testing.T, db *testdb.DB) *shop {
 		s.went(4, attempt, admin.FailedRetryable, "to be tried again")
 	}
 	s.went(4, 10, admin.Parked, "failed 10 times")
+	s.exec(`UPDATE millrace_history SET run_of = number, process = ?, took_us = 1250300, trace = ? WHERE attempts > 8`,
+		[]byte("web-1/4711"), []byte("4bf92f3577b34da6a3ce929d0e0e4736"))
 	s.went(7, 1, admin.FailedTerminal, "no other attempt would end differently")
 	s.exec(`UPDATE millrace_history SET number = number + 8 WHERE status = ?`, admin.FailedTerminal) // it failed before
 	return s

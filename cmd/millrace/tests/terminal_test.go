@@ -196,7 +196,7 @@ func TestCompletion(t *testing.T) {
 func TestHelpAndVersion(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
-		"", "status", "list", "waiting", "audit", "version", "explain", "check", "retry", "discard", "pause", "resume", "outbox", "outbox list", "outbox retry",
+		"", "status", "list", "waiting", "audit", "audit prune", "version", "explain", "check", "retry", "discard", "pause", "resume", "outbox", "outbox list", "outbox retry",
 		"outbox discard", "outbox shards", "purge", "migrate", "schema", "set-version", "skip-gap", "redispatch", "payload", "payload replace", "context", "context list", "context use",
 	} {
 		r := call(t, "", append(strings.Fields(name), "--help")...)

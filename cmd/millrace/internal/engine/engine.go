@@ -151,6 +151,12 @@ func tables(ctx context.Context, t *Trial) (string, error) {
 
 func (t *Trial) drop(ctx context.Context) error {
 	var left []string
+	for _, statement := range t.sql.DropViews() {
+		_, err := t.nodes[0].ExecContext(ctx, statement)
+		if err != nil {
+			left = append(left, statement)
+		}
+	}
 	for _, table := range t.sql.Tables() {
 		name := table.Name
 		if t.Schema != "" {
@@ -165,7 +171,7 @@ func (t *Trial) drop(ctx context.Context) error {
 		}
 	}
 	if left != nil {
-		return fmt.Errorf("these tables are left, drop them: %s", strings.Join(left, ", "))
+		return fmt.Errorf("these are left, drop them: %s", strings.Join(left, ", "))
 	}
 	return nil
 }
