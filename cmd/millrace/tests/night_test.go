@@ -320,7 +320,7 @@ func byPages(n *night) {
 	n.say("The service is started with its plugin, whose janitor comes by at once.")
 	n.janitor()
 	n.mended()
-	n.overview("Decide", "Nothing is wrong")
+	n.overview(`class="why`, "Nothing is wrong") // what was resumed may still wait
 	n.visit("audit", "another order under a used id")
 }
 
