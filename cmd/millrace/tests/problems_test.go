@@ -162,7 +162,7 @@ func TestOutputs(t *testing.T) {
 	}
 	r := s.run("status", "-o", "xml")
 	assert.Equal(t, 2, r.code)
-	assert.Contains(t, r.err, "there are text, wide, json and yaml")
+	assert.Contains(t, r.err, "there are text, wide, json, yaml and csv")
 	assert.Equal(t, 2, s.run("status", "--json", "-o", "yaml").code)
 	assert.Equal(t, 2, s.run("status", "--watch", "--exit-code").code)
 }
