@@ -160,6 +160,8 @@ func TestARetryOfManyGoesOnWhereItEnded(t *testing.T) {
 		require.Zero(t, r.code, r.err)
 		assert.Equal(t, fmt.Sprintf("%d messages to be handled now\n", many-first), r.out)
 		assert.Equal(t, many, retried())
+		assert.Equal(t, many, s.count(`SELECT COUNT(DISTINCT message_id) FROM millrace_audit_messages`))
+		assert.Equal(t, many, s.count(`SELECT SUM(messages) FROM millrace_audit`))
 	}))
 }
 
