@@ -78,6 +78,15 @@ var mendBodies = []testdb.Body{
 		b.refused(b.confirm(asked, "aggregate-set"), http.StatusConflict, "Meanwhile")
 		assert.Equal(t, 1, b.Audited("set version", "imported"))
 		assert.Equal(t, 2, b.Count(`SELECT COUNT(*) FROM millrace_versions`), "and no other was made up")
+
+		const epoch = "2147483648"
+		for action, pair := range map[string][2]string{
+			"gaps-skip":           {"chosen", "billing/" + epoch + "/new"},
+			"outcomes-redispatch": {"chosen", "billing/" + epoch + "/order-0001"},
+			"consumers-pause":     {"epoch", epoch},
+		} {
+			b.refused(b.post(action, "consumer", consumer, "reason", "x", pair[0], pair[1]), http.StatusBadRequest, "This is not a valid epoch")
+		}
 	}},
 	{Name: "what a handler returned", Why: "it goes into the outbox once, as it was", Run: func(t *testing.T, db *testdb.DB) {
 		const odd = "a/b%2F\r\n'"
