@@ -4,8 +4,8 @@
 //	checks, err := health.NewHandler(health.Config{Store: store, Outbox: publisher})
 //	http.Handle("/healthz", checks)
 //
-// The status is 503 if the database does not answer or its tables are missing, else 200. What is
-// wrong besides is in the body: a restart of the service mends none of it. [Config.Strict] answers
+// The status is 503 if the database does not answer or lacks a table that a check reads, else 200. What
+// is wrong besides is in the body: a restart of the service mends none of it. [Config.Strict] answers
 // 503 for it too, for a monitor that only reads the status.
 package health
 
@@ -77,7 +77,7 @@ type Status string
 const (
 	OK       Status = "ok"
 	Degraded Status = "degraded" // the database answers, and something is wrong
-	Down     Status = "down"     // the database does not answer, or its tables are missing
+	Down     Status = "down"     // the database does not answer, or lacks a table that a check reads
 )
 
 // Problem is one thing that is wrong, as millrace status lists it.
