@@ -218,6 +218,7 @@ var mendBodies = []testdb.Body{
 		} {
 			b.refused(b.post("message-replace", append(fields, text)...), want.status, want.why)
 		}
+		b.done(b.post("message-replace", append(fields, strings.Repeat("\r\n", 128<<10))...))
 		b.pages = of(sealing)
 		b.done(b.post("message-replace", append(fields, "secret-4711")...))
 		assert.Zero(t, b.Count(`SELECT COUNT(*) FROM millrace_messages WHERE payload = ?`, []byte("secret-4711")))
@@ -228,7 +229,7 @@ var mendBodies = []testdb.Body{
 		b.refused(b.post("message-replace", append(fields, "as it is")...), http.StatusConflict, "its payload is encrypted")
 		db.Do(t, `UPDATE millrace_messages SET status = 1`)
 		b.refused(b.post("message-replace", append(fields, "too late")...), http.StatusConflict, "it is RECEIVED")
-		assert.Equal(t, 2, b.Audited("replace payload", "a typo"))
+		assert.Equal(t, 3, b.Audited("replace payload", "a typo"))
 		for _, line := range b.Log.Logs() {
 			assert.NotContains(t, line, "4711")
 		}
