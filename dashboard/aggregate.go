@@ -50,7 +50,7 @@ func (h *Handler) aggregateOf(v *visit, value func(string) string) (inbox.Aggreg
 	if of.Consumer == "" || of.ID == "" {
 		return of, problem{http.StatusBadRequest, "Which aggregate, of which consumer? Both must be named."}
 	}
-	wanted, err := number(value("epoch"), "epoch")
+	wanted, err := epoch(value("epoch"))
 	if err != nil {
 		return of, err
 	}
@@ -60,7 +60,7 @@ func (h *Handler) aggregateOf(v *visit, value func(string) string) (inbox.Aggreg
 	}
 	found := false
 	for _, k := range known {
-		if k.Name == of.Consumer && (value("epoch") == "" || k.Epoch == int(wanted)) {
+		if k.Name == of.Consumer && (value("epoch") == "" || k.Epoch == wanted) {
 			of.Epoch, found = max(of.Epoch, k.Epoch), true
 		}
 	}

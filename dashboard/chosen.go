@@ -113,12 +113,12 @@ func (h *Handler) toRedispatch(v *visit, rows []string) (all []chosen, err error
 		if err != nil || len(parts) != 3 {
 			return nil, noRow(row)
 		}
-		epoch, err := number(parts[1], "epoch")
+		of, err := epoch(parts[1])
 		if err != nil {
 			return nil, err
 		}
 		c := chosen{Row: row, Name: parts[2], To: link("message", "key", parts[2])}
-		o, err := h.ops.Outcome(v.r.Context(), parts[0], int(epoch), parts[2])
+		o, err := h.ops.Outcome(v.r.Context(), parts[0], of, parts[2])
 		switch {
 		case errors.Is(err, inbox.ErrNotFound):
 			c.Why = "It is settled: what the handler returned is published."
@@ -153,11 +153,10 @@ func (h *Handler) toSkip(v *visit, rows []string) (all []chosen, err error) {
 		if err != nil || len(parts) != 3 && len(parts) != 5 || v.sure() != (len(parts) == 5) {
 			return nil, noRow(row)
 		}
-		epoch, err := number(parts[1], "epoch")
-		if err != nil {
+		of := inbox.Aggregate{Consumer: parts[0], ID: parts[2]}
+		if of.Epoch, err = epoch(parts[1]); err != nil {
 			return nil, err
 		}
-		of := inbox.Aggregate{Consumer: parts[0], Epoch: int(epoch), ID: parts[2]}
 		c := chosen{Row: row, Name: of.ID, To: aggregateLink(of)}
 		if v.sure() {
 			err = h.skip(v, &c, of, parts[3], parts[4])

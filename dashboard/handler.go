@@ -65,7 +65,7 @@ func New(store *inbox.Store, config Config) (*Handler, error) {
 	h.actions = map[string]action{
 		"message-retry":    {do: h.retryMessage},
 		"message-discard":  {do: h.discardMessage},
-		"message-replace":  {do: h.replacePayload, limit: 4 * maxShown}, // a byte may take three in a form
+		"message-replace":  {do: h.replacePayload, limit: 7 * maxShown}, // a line end takes six bytes in a form
 		"message-reveal":   {do: h.revealMessage},
 		"message-result":   {do: h.revealResult},
 		"failure-retry":    {do: h.retryGroup},

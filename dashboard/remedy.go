@@ -100,9 +100,9 @@ func (h *Handler) resumeConsumer(v *visit) (answer, error) {
 	return after("consumers", "resume"), err
 }
 
-func (v *visit) consumer() (name string, epoch int, err error) {
-	n, err := number(v.r.PostFormValue("epoch"), "epoch")
-	return v.field("consumer"), int(n), err
+func (v *visit) consumer() (name string, of int, err error) {
+	of, err = epoch(v.r.PostFormValue("epoch"))
+	return v.field("consumer"), of, err
 }
 
 func (h *Handler) retryParked(v *visit) (answer, error) {

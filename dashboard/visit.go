@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"math"
 	"net/http"
 	"net/url"
 	"path"
@@ -108,6 +109,15 @@ func number(text, name string) (int64, error) {
 		return 0, problem{http.StatusBadRequest, "This is not a valid " + name + ": " + text}
 	}
 	return n, nil
+}
+
+// epoch returns the epoch that a form or an address names.
+func epoch(text string) (int, error) {
+	n, err := number(text, "epoch")
+	if err == nil && n > math.MaxInt32 { // no table has such
+		err = problem{http.StatusBadRequest, "This is not a valid epoch: " + text}
+	}
+	return int(n), err
 }
 
 // field returns a value of a form that act made.

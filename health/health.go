@@ -4,8 +4,8 @@
 //	checks, err := health.NewHandler(health.Config{Store: store, Outbox: publisher})
 //	http.Handle("/healthz", checks)
 //
-// The status is 503 if the database does not answer or its tables are missing, else 200. What is
-// wrong besides is in the body: a restart of the service mends none of it. [Config.Strict] answers
+// The status is 503 if the database does not answer or lacks a table that a check reads, else 200. What
+// is wrong besides is in the body: a restart of the service mends none of it. [Config.Strict] answers
 // 503 for it too, for a monitor that only reads the status.
 package health
 
@@ -77,7 +77,7 @@ type Status string
 const (
 	OK       Status = "ok"
 	Degraded Status = "degraded" // the database answers, and something is wrong
-	Down     Status = "down"     // the database does not answer, or its tables are missing
+	Down     Status = "down"     // the database does not answer, or lacks a table that a check reads
 )
 
 // Problem is one thing that is wrong, as millrace status lists it.
@@ -96,8 +96,16 @@ type Handler struct {
 	config Config
 
 	mu     sync.Mutex
+	now    *look // nil if nobody reads the tables
 	looked time.Time
 	report Report
+}
+
+// look reads the tables once, for all checks that come meanwhile.
+type look struct {
+	until  time.Time
+	over   chan struct{}
+	report Report // once it is over
 }
 
 // NewHandler returns a handler, or an error with all problems of config.
@@ -128,15 +136,27 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(report) // the client has left
 }
 
-// Report returns what a check answers now.
+// Report returns what a check answers now. Checks that come at once share one look at the tables, of which they wait for
+// Timeout, even for a driver such as lib/pq, which waits longer.
 func (h *Handler) Report() Report {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.looked.IsZero() || time.Since(h.looked) >= h.config.Interval {
-		h.report = h.look()
-		h.looked = time.Now()
+	if h.now == nil && (h.looked.IsZero() || time.Since(h.looked) >= h.config.Interval) {
+		h.now = &look{until: time.Now().Add(h.config.Timeout), over: make(chan struct{})}
+		go h.look(h.now, h.report.Status)
 	}
-	return h.report
+	now, report := h.now, h.report
+	h.mu.Unlock()
+	if now == nil {
+		return report
+	}
+	timer := time.NewTimer(time.Until(now.until))
+	defer timer.Stop()
+	select {
+	case <-now.over:
+		return now.report
+	case <-timer.C:
+		return reportOf(problems.Problem{Kind: problems.DatabaseOut})
+	}
 }
 
 func (h *Handler) code(report Report) int {
@@ -152,8 +172,14 @@ func (h *Handler) code(report Report) int {
 }
 
 // look reads the tables.
-func (h *Handler) look() Report {
-	ctx, cancel := context.WithTimeout(context.Background(), h.config.Timeout)
+func (h *Handler) look(now *look, before Status) {
+	defer func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.now, h.looked, h.report = nil, time.Now(), now.report
+		close(now.over)
+	}()
+	ctx, cancel := context.WithDeadline(context.Background(), now.until)
 	defer cancel()
 	found, err := h.find(ctx)
 	if err != nil {
@@ -162,10 +188,14 @@ func (h *Handler) look() Report {
 			kind = problems.DatabaseOut
 		}
 		found = []problems.Problem{{Kind: kind}}
-		if h.report.Status != Down { // once
+		if before != Down { // once
 			h.config.Store.Logger().Error("health: the tables cannot be read", err, nil)
 		}
 	}
+	now.report = reportOf(found...)
+}
+
+func reportOf(found ...problems.Problem) Report {
 	report := Report{Status: OK, Problems: []Problem{}}
 	for _, p := range found {
 		report.Problems = append(report.Problems, Problem{
@@ -182,9 +212,13 @@ func (h *Handler) look() Report {
 	return report
 }
 
-func (h *Handler) find(ctx context.Context) ([]problems.Problem, error) {
+func (h *Handler) find(ctx context.Context) (found []problems.Problem, err error) {
+	defer func() {
+		if p := recover(); p != nil { // the cipher's, say
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
 	service := problems.Service{Store: h.config.Store}
-	var err error
 	if service.Backlogs, err = admin.New(h.config.Store).Backlog(ctx, admin.BacklogOptions{}); err != nil {
 		return nil, err
 	}

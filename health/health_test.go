@@ -1,10 +1,12 @@
 package health_test
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -87,6 +90,39 @@ func TestHandler(t *testing.T) {
 			assert.Len(t, report.Problems, 1)
 		}
 		assert.Equal(t, before, len(events.Logs()), "it was down before")
+	})
+}
+
+func TestADriverThatDoesNotHeedItsContext(t *testing.T) {
+	t.Parallel()
+	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
+		pool := faults.Open(t, db)
+		store := rig.NewStore(t, pool.DB, inbox.Config{})
+		require.NoError(t, store.Migrate(t.Context()))
+		h := handler(t, health.Config{Store: store, Timeout: 100 * time.Millisecond, Interval: time.Nanosecond})
+		hangs, looks := make(chan struct{}), atomic.Int32{}
+		pool.Set(faults.Plan{Before: func(context.Context, string) error {
+			looks.Add(1)
+			<-hangs
+			return nil
+		}})
+		var answers []<-chan health.Report
+		for range 8 {
+			answer := make(chan health.Report, 1)
+			go func() { _, report := check(t, h); answer <- report }()
+			answers = append(answers, answer)
+		}
+		for _, answer := range answers {
+			assert.Equal(t, health.Down, rig.Within(t, answer, "a check is not answered").Status)
+		}
+		assert.EqualValues(t, 1, looks.Load(), "checks at once share a look")
+		pool.Set(faults.Plan{})
+		close(hangs)
+		rig.Eventually(t, "the database answers again", func() bool { code, _ := check(t, h); return code == http.StatusOK })
+
+		pool.Set(faults.Plan{Before: func(context.Context, string) error { panic("a driver") }})
+		_, report := check(t, h)
+		assert.Equal(t, health.Report{Status: health.Down, Problems: []health.Problem{{Kind: "unreadable", Severity: "error"}}}, report)
 	})
 }
 

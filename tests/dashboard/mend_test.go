@@ -78,6 +78,15 @@ var mendBodies = []testdb.Body{
 		b.refused(b.confirm(asked, "aggregate-set"), http.StatusConflict, "Meanwhile")
 		assert.Equal(t, 1, b.Audited("set version", "imported"))
 		assert.Equal(t, 2, b.Count(`SELECT COUNT(*) FROM millrace_versions`), "and no other was made up")
+
+		const epoch = "2147483648"
+		for action, pair := range map[string][2]string{
+			"gaps-skip":           {"chosen", "billing/" + epoch + "/new"},
+			"outcomes-redispatch": {"chosen", "billing/" + epoch + "/order-0001"},
+			"consumers-pause":     {"epoch", epoch},
+		} {
+			b.refused(b.post(action, "consumer", consumer, "reason", "x", pair[0], pair[1]), http.StatusBadRequest, "This is not a valid epoch")
+		}
 	}},
 	{Name: "what a handler returned", Why: "it goes into the outbox once, as it was", Run: func(t *testing.T, db *testdb.DB) {
 		const odd = "a/b%2F\r\n'"
@@ -209,6 +218,7 @@ var mendBodies = []testdb.Body{
 		} {
 			b.refused(b.post("message-replace", append(fields, text)...), want.status, want.why)
 		}
+		b.done(b.post("message-replace", append(fields, strings.Repeat("\r\n", 128<<10))...))
 		b.pages = of(sealing)
 		b.done(b.post("message-replace", append(fields, "secret-4711")...))
 		assert.Zero(t, b.Count(`SELECT COUNT(*) FROM millrace_messages WHERE payload = ?`, []byte("secret-4711")))
@@ -219,7 +229,7 @@ var mendBodies = []testdb.Body{
 		b.refused(b.post("message-replace", append(fields, "as it is")...), http.StatusConflict, "its payload is encrypted")
 		db.Do(t, `UPDATE millrace_messages SET status = 1`)
 		b.refused(b.post("message-replace", append(fields, "too late")...), http.StatusConflict, "it is RECEIVED")
-		assert.Equal(t, 2, b.Audited("replace payload", "a typo"))
+		assert.Equal(t, 3, b.Audited("replace payload", "a typo"))
 		for _, line := range b.Log.Logs() {
 			assert.NotContains(t, line, "4711")
 		}
