@@ -188,11 +188,11 @@ func (h *Handler) look(now *look, before Status) {
 			kind = problems.DatabaseOut
 		}
 		found = []problems.Problem{{Kind: kind}}
-		if before != Down { // once
-			h.config.Store.Logger().Error("health: the tables cannot be read", err, nil)
-		}
 	}
 	now.report = reportOf(found...)
+	if err != nil && before != Down { // once
+		h.config.Store.Logger().Error("health: the tables cannot be read", err, nil)
+	}
 }
 
 func reportOf(found ...problems.Problem) Report {
