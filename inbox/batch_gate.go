@@ -160,6 +160,9 @@ func (r *batchRun) pass(runs []*run) (aside []*member, err error) {
 	if err := r.advanceAggregates(runs); err != nil {
 		return nil, err
 	}
+	if err := r.forgetPassed(runs); err != nil {
+		return nil, err
+	}
 	for range r.members {
 		r.consumer.gaps.arrive()
 	}
@@ -209,6 +212,22 @@ func (one *run) passOver() (aside []*member) {
 		one.members = append(one.members, m)
 	}
 	return aside
+}
+
+// forgetPassed drops the claims of messages that are passed over, which were not handled: a copy will be stale too.
+func (r *batchRun) forgetPassed(runs []*run) error {
+	var ids [][]byte
+	for _, one := range runs {
+		for _, m := range one.passed {
+			if m.delivery.lease == nil { // else the claim goes on to tell that the row was closed
+				ids = append(ids, m.delivery.id)
+			}
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	return r.consumer.store.dropClaims(r.whole.span.tx, r.whole.tx.Tx, r.whole.id32, r.whole.token, ids...)
 }
 
 // arrange leaves the members of the runs for the handler, where the first of each aggregate has arrived.

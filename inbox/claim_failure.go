@@ -92,7 +92,7 @@ func (cl *claim) reopen(ctx context.Context, tx *sqlx.Tx, cause error) error {
 		return err
 	}
 	if cl.formerID != nil { // else processes of the last release would take it for handled
-		if _, err := tx.ExecContext(ctx, s.dialect.DropFormer, cl.former32, cl.formerID, cl.token); err != nil {
+		if err := s.dropClaims(ctx, tx, cl.former32, cl.token, cl.formerID); err != nil {
 			return err
 		}
 	}

@@ -111,6 +111,18 @@ func (s *Store) reopen(ctx context.Context, tx *sqlx.Tx, consumer int32, token i
 	return nil
 }
 
+// dropClaims deletes the claims that an attempt has made, if they are there.
+func (s *Store) dropClaims(ctx context.Context, tx *sqlx.Tx, consumer int32, token int64, ids ...[]byte) error {
+	query, args, err := s.dialect.In(s.dialect.DropClaims, consumer, ids, token)
+	if err == nil {
+		_, err = tx.ExecContext(ctx, query, args...)
+	}
+	if err != nil {
+		return fmt.Errorf("drop the claim: %w", err)
+	}
+	return nil
+}
+
 // changeAll runs a statement that must change so many rows. If it does not, changeAll returns ErrLost.
 func (s *Store) changeAll(ctx context.Context, tx *sqlx.Tx, rows int, statement string, args ...any) error {
 	query, args, err := s.dialect.In(statement, args...)

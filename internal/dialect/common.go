@@ -86,9 +86,9 @@ var common = Dialect{
 		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
 		VALUES (?, ?, ?, ?, 3, {now})
 		ON CONFLICT (consumer, message_id) DO NOTHING`,
-	DropFormer: `
+	DropClaims: `
 		DELETE FROM millrace_claims
-		WHERE consumer = ? AND message_id = ? AND token = ?`,
+		WHERE consumer = ? AND message_id IN (?) AND token = ?`,
 	OpenClaim: `
 		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
 		VALUES (?, ?, ?, ?, 0, {now})

@@ -86,7 +86,7 @@ type Dialect struct {
 	SelectHeld     string
 	FailUnlessHeld string // only MySQL needs it: fails with an error that is NotHeld unless this transaction holds the claim
 	ClaimFormer    string // claims the key that the message had in the epoch before, as superseded
-	DropFormer     string
+	DropClaims     string // of several keys
 	OpenClaim      string // waits for a transaction that holds the claim; does not change a completed claim
 	ReopenClaim    string // of several keys
 	CloseClaim     string

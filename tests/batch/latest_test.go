@@ -2,6 +2,7 @@ package batch_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -43,8 +44,10 @@ var latestBodies = []testdb.Body{
 		assert.Equal(t, map[string]int{"received": 7, "completed": 2, "stale": 5}, b.events.Counts())
 		assert.Equal(t, 5, b.version("ada"))
 		assert.Equal(t, 4, b.version("bob"))
+		assert.Equal(t, 2, b.db.Count(t, `SELECT COUNT(*) FROM millrace_claims`), "what no handler has seen is not claimed")
 		b.must(b.batch(5, replace, latest), copies(msgs)) // those that were handled do not gather
-		assert.Equal(t, 7, b.events.Count("duplicate"))
+		assert.Equal(t, 2, b.events.Count("duplicate"))
+		assert.Equal(t, 10, b.events.Count("stale"))
 
 		b.must(b.batch(3, seen.of(replace), latest, on(b.twin())), b.versions("ada", 7, 9))
 		late := b.versions("ada", 6, 9)
@@ -82,12 +85,13 @@ var latestBodies = []testdb.Body{
 			return // which refuses the commit
 		}
 		msgs := b.versions("ada", 1, 4)
-		for _, err := range b.errs(start(b.batch(4, func(ctx context.Context, _ []*message.Message) error {
+		for i, err := range b.errs(start(b.batch(4, func(ctx context.Context, _ []*message.Message) error {
 			tx, _ := inbox.Tx(ctx)
 			_ = tx.Commit()
 			return errBoom
 		}, latest), msgs)) {
-			require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
+			require.ErrorIs(t, err, errBoom)
+			assert.Equal(t, i == 3, errors.Is(err, inbox.ErrTxEndedByHandler))
 		}
 		assert.Equal(t, 0, b.db.Count(t, `SELECT COUNT(*) FROM millrace_claims WHERE result <> 0`))
 		b.must(b.batch(1, replace, latest), copies(msgs[:1])) // the others may never come

@@ -93,7 +93,7 @@ func TestActionsAreRefused(t *testing.T) {
 			body(r, "id=1&key=order-0001")
 		}, http.StatusUnprocessableEntity, "Say why"},
 		{"a long reason", nil, func(r *http.Request) { body(r, "id=1&reason="+strings.Repeat("x", 501)) }, http.StatusUnprocessableEntity, "at most"},
-		{"a large body", nil, func(r *http.Request) { body(r, "id=1&reason=x&more="+strings.Repeat("x", 600_000)) }, http.StatusRequestEntityTooLarge, "too large"},
+		{"a large body", nil, func(r *http.Request) { body(r, "id=1&reason=x&more="+strings.Repeat("x", 1_000_000)) }, http.StatusRequestEntityTooLarge, "too large"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b.pages = b.Dashboard()
