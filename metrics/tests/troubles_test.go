@@ -42,6 +42,7 @@ var troubles = []struct {
 	{"shop", "careless", forgetsTx, []string{"MillraceForgottenTransaction"}},
 	{"shop", "mailing", replays, []string{"MillraceReplayIntoSideEffects", "MillraceParked"}},
 	{"shop", "", losesBroker, []string{"MillraceOutboxParked", "MillraceBrokerOut", "MillraceRelayLag"}},
+	{"ledger", "storing", cannotStore, []string{"MillraceDatabaseDown"}},
 	{"ledger", "cut", losesDatabase, []string{"MillraceDatabaseDown"}},
 	{"ledger", "", nil, []string{"MillraceCollectorErrors", "MillraceCleanupFailing", "MillraceCleanupNotRunning"}},
 	{"mail", "", purgesNothing, []string{"MillraceCleanupNotRunning"}},
@@ -231,6 +232,12 @@ func losesBroker(s *service, _ string) func() {
 		s.broker.FailWith(nil)
 		require.NoError(s, s.out.Retry(s.Context(), parked[0].ID, outbox.Operator{Name: ann.Name, Reason: ann.Reason}))
 	}
+}
+
+// cannotStore: the database, which is about to be lost, must have a message before its handler.
+func cannotStore(s *service, consumer string) func() {
+	feed := s.serve(pubsub.Durable{Consumer: consumer, Mode: pubsub.StoreFirst, MinBackoff: 100 * time.Millisecond}, s.inbox(consumer, inbox.Options{}, takes))
+	return s.again(100*time.Millisecond, func() { feed.Give(newMessage("paid", "x")) })
 }
 
 func losesDatabase(s *service, consumer string) func() {
