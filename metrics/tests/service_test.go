@@ -4,6 +4,7 @@ import (
 	"context"
 	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -48,7 +49,7 @@ func newServices(t *testing.T, registry prometheus.Registerer) map[string]*servi
 	jobs["ledger"].wire = wire
 	rig.Work(t, jobs["shop"].store)
 	rig.Work(t, jobs["ledger"].store)
-	jobs["shop"].relay(t.Context(), jobs["shop"].db.DB)
+	jobs["shop"].relay(jobs["shop"].db.DB)
 	return jobs
 }
 
@@ -68,18 +69,23 @@ func newService(t *testing.T, registry prometheus.Registerer, job string, db *te
 	return s
 }
 
-// relay runs a relay, and returns when it has shards.
-func (s *service) relay(ctx context.Context, pool *sqlx.DB) {
+// relay runs a relay until it is stopped, and returns when it has its shards.
+func (s *service) relay(pool *sqlx.DB) (stop func()) {
 	s.Helper()
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(s.Context())
 	relay, err := outbox.NewRelay(pool, s.broker, s.relays)
 	require.NoError(s, err)
 	ended := rig.Go(func() error { return relay.Run(ctx) })
-	s.Cleanup(func() { cancel(); <-ended })
+	stop = sync.OnceFunc(func() {
+		cancel()
+		_ = rig.Within(s, ended, "the relay ends") // its database may be gone
+	})
+	s.Cleanup(stop)
 	rig.Eventually(s, "the relay has shards", func() bool {
 		layout, err := s.out.Shards(s.Context())
 		return err == nil && len(layout.Shards) > 0 && layout.Unowned() == 0
 	})
+	return stop
 }
 
 func (s *service) ops() *admin.Admin { return admin.New(s.store) }
@@ -165,7 +171,10 @@ func (s *service) again(pause time.Duration, what func()) (stop func()) {
 			}
 		}
 	})
-	return func() { cancel(); <-ended }
+	return func() {
+		cancel()
+		_ = rig.Within(s, ended, "it stops")
+	}
 }
 
 // retries has the message of a consumer, which has this state, tried again.

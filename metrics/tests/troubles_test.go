@@ -254,9 +254,8 @@ func purgesNothing(s *service, _ string) func() { return func() { rig.Work(s, s.
 // losesRelay: the relay's process dies, and with it its connections.
 func losesRelay(s *service, _ string) func() {
 	pool := s.db.Open(s)
-	ctx, cancel := context.WithCancel(s.Context())
-	s.relay(ctx, pool.DB)
+	stop := s.relay(pool.DB)
 	require.NoError(s, pool.Close())
-	cancel()
-	return func() { s.relay(s.Context(), s.db.DB) }
+	stop()
+	return func() { s.relay(s.db.DB) }
 }
