@@ -54,8 +54,14 @@ func alerts(t require.TestingT, prometheus *servers.Server, state string) (all [
 	return all
 }
 
-// fired returns when each alert fired first, or last, by its name, job and consumer. The time is "min" or "max".
+// fired returns when each alert fired first, or last, as [seen] does.
 func fired(t require.TestingT, prometheus *servers.Server, first string) map[string]time.Time {
+	return seen(t, prometheus, first, `ALERTS{alertstate="firing"}`)
+}
+
+// seen returns when series had their first value, or their last one, by alert, job and consumer. First is "min" or
+// "max".
+func seen(t require.TestingT, prometheus *servers.Server, first, series string) map[string]time.Time {
 	var answer struct {
 		Data struct {
 			Result []struct {
@@ -64,7 +70,7 @@ func fired(t require.TestingT, prometheus *servers.Server, first string) map[str
 			}
 		}
 	}
-	query := first + `_over_time(timestamp(ALERTS{alertstate="firing"})[10m:500ms])`
+	query := first + " by (alertname, job, consumer) (" + first + "_over_time(timestamp(" + series + ")[10m:500ms]))"
 	get(t, prometheus.URL()+"/api/v1/query?query="+url.QueryEscape(query), &answer)
 	all := make(map[string]time.Time)
 	for _, r := range answer.Data.Result {

@@ -56,11 +56,11 @@ func newServices(t *testing.T, registry prometheus.Registerer) map[string]*servi
 func newService(t *testing.T, registry prometheus.Registerer, job string, db *testdb.DB) *service {
 	t.Helper()
 	m, err := metrics.NewBuilder(prometheus.WrapRegistererWith(prometheus.Labels{"job": job}, registry),
-		metrics.Config{Interval: time.Second})
+		metrics.Config{Interval: time.Second, Timeout: rig.Patience, Buckets: []float64{1}})
 	require.NoError(t, err)
 	s := &service{T: t, db: db, broker: &rig.Publisher{}}
 	s.store = rig.NewStore(t, db.DB, inbox.Config{
-		WithoutPlugin: true, PurgeInterval: 100 * time.Millisecond, Observers: []inbox.Observer{m.Inbox()},
+		WithoutPlugin: true, PurgeInterval: 500 * time.Millisecond, Observers: []inbox.Observer{m.Inbox()},
 	})
 	s.out = rig.NewOutbox(t, db.DB, outbox.Config{Standalone: true})
 	s.relays = outbox.RelayConfig{Lease: time.Second, MaxAttempts: 1, Observers: []outbox.Observer{m.Relay()}}
@@ -156,9 +156,10 @@ func until(err error) (h message.HandlerFunc, mend func()) {
 	}, func() { mended.Store(true) }
 }
 
-// again does something again and again, until it is stopped.
-func (s *service) again(pause time.Duration, what func()) (stop func()) {
-	ctx, cancel := context.WithCancel(s.Context())
+// again does something again and again, until it is stopped or the test ends.
+func again(t *testing.T, pause time.Duration, what func()) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
 	ended := rig.Go(func() error {
 		tick := time.NewTicker(pause)
 		defer tick.Stop()
@@ -171,10 +172,12 @@ func (s *service) again(pause time.Duration, what func()) (stop func()) {
 			}
 		}
 	})
-	return func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
-		_ = rig.Within(s, ended, "it stops")
-	}
+		_ = rig.Within(t, ended, "it stops")
+	})
+	t.Cleanup(stop)
+	return stop
 }
 
 // retries has the message of a consumer, which has this state, tried again.

@@ -144,7 +144,7 @@ func forgetsEarly(s *service, consumer string) func() {
 
 func getsCopies(s *service, consumer string) func() {
 	h, msg := s.inbox(consumer, inbox.Options{}, takes), newMessage("paid", "x")
-	return s.again(100*time.Millisecond, func() { _, _ = h(msg.Copy()) })
+	return again(s.T, 250*time.Millisecond, func() { _, _ = h(msg.Copy()) })
 }
 
 func fails(s *service, consumer string) func() {
@@ -237,14 +237,14 @@ func losesBroker(s *service, _ string) func() {
 // cannotStore: the database, which is about to be lost, must have a message before its handler.
 func cannotStore(s *service, consumer string) func() {
 	feed := s.serve(pubsub.Durable{Consumer: consumer, Mode: pubsub.StoreFirst, MinBackoff: 100 * time.Millisecond}, s.inbox(consumer, inbox.Options{}, takes))
-	return s.again(100*time.Millisecond, func() { feed.Give(newMessage("paid", "x")) })
+	return again(s.T, 250*time.Millisecond, func() { feed.Give(newMessage("paid", "x")) })
 }
 
 func losesDatabase(s *service, consumer string) func() {
 	h := s.inbox(consumer, inbox.Options{}, takes)
 	s.handles(h, newMessage("paid", "x"))
 	s.wire.Cut()
-	stop := s.again(100*time.Millisecond, func() { rig.Handle(h, newMessage("paid", "x")) })
+	stop := again(s.T, 250*time.Millisecond, func() { rig.Handle(h, newMessage("paid", "x")) })
 	return func() { stop(); s.wire.Mend() }
 }
 
