@@ -86,12 +86,12 @@ func latest[T any](t *testing.T, gather func() (T, error)) func() (T, error) {
 	t.Helper()
 	var last atomic.Pointer[T]
 	gathered := make(chan struct{})
-	again(t, 500*time.Millisecond, func() {
+	t.Cleanup(again(t, 500*time.Millisecond, func() {
 		found, err := gather()
 		if assert.NoError(t, err) && last.Swap(&found) == nil {
 			close(gathered)
 		}
-	})
+	}))
 	<-gathered
 	return func() (T, error) { return *last.Load(), nil }
 }

@@ -172,12 +172,10 @@ func again(t *testing.T, pause time.Duration, what func()) (stop func()) {
 			}
 		}
 	})
-	stop = sync.OnceFunc(func() {
+	return func() {
 		cancel()
 		_ = rig.Within(t, ended, "it stops")
-	})
-	t.Cleanup(stop)
-	return stop
+	}
 }
 
 // retries has the message of a consumer, which has this state, tried again.
