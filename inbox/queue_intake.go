@@ -73,6 +73,9 @@ func (q *Queue) PutOpen(ctx context.Context, topic string, msgs ...*message.Mess
 		all = append(all, a)
 	}
 	if err := q.put(ctx, all); err != nil {
+		if len(all) == 1 { // after an error the messages of a batch are stored one by one
+			q.observeOutage(ctx, all[0], err)
+		}
 		return nil, q.explain(fmt.Sprintf("store %d messages", len(msgs)), err)
 	}
 	q.bell.Ring()

@@ -41,6 +41,16 @@ func (q *Queue) observeCollision(ctx context.Context, a *arrival) {
 	q.observeFate(ctx, q.event(a, a.reason), fate{status: stored.Parked, why: a.why})
 }
 
+// observeOutage reports a message that cannot be stored if the reason is that the database is down.
+func (q *Queue) observeOutage(ctx context.Context, a *arrival, err error) {
+	if !saysOf(err).Down() {
+		return
+	}
+	e := q.event(a, databaseDown)
+	e.Err = err
+	q.Call(func() { q.store.observers.tell(ctx, KindOutage, e) })
+}
+
 // observeContention reports that messages are stored one by one after a conflict with another
 // writer.
 func (q *Queue) observeContention(ctx context.Context, err error) {

@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// Prometheus runs a Prometheus of t's own that scrapes a target and evaluates rules, both every
-// second. MILLRACE_TEST_PROMETHEUS names the program; without it, it is found like the others.
+// Prometheus runs a Prometheus of t's own that scrapes a target every second and evaluates rules
+// twice as often. The job is payments, unless the target gives another one as a label.
+// MILLRACE_TEST_PROMETHEUS names the program; without it, it is found like the others.
 func Prometheus(t testing.TB, target, rules string) *Server {
 	t.Helper()
 	prometheus := os.Getenv("MILLRACE_TEST_PROMETHEUS")
@@ -22,9 +23,9 @@ func Prometheus(t testing.TB, target, rules string) *Server {
 	addr := local(freePort(t))
 	h.write("rules.yml", rules)
 	h.write("prometheus.yml", fmt.Sprintf(`
-global: {scrape_interval: 1s, evaluation_interval: 1s}
+global: {scrape_interval: 1s, evaluation_interval: 500ms}
 rule_files: [rules.yml]
-scrape_configs: [{job_name: payments, static_configs: [{targets: [%q]}]}]
+scrape_configs: [{job_name: payments, honor_labels: true, static_configs: [{targets: [%q]}]}]
 `, target))
 	return launch(&Server{
 		t: t, name: "Prometheus", addr: addr, dsn: "http://" + addr, home: h,
