@@ -47,7 +47,7 @@ func TestLabelsAreBounded(t *testing.T) {
 				distinct[v] = true
 				assert.LessOrEqual(t, len(v), 255)
 			}
-			assert.LessOrEqual(t, len(distinct), 20, "%s{%s}", name, label)
+			assert.LessOrEqual(t, len(distinct), 25, "%s{%s}", name, label)
 			switch label {
 			case "consumer", "event_type", "event", "topic", "reason", "result", "state", "table", "age", "by":
 			default:
