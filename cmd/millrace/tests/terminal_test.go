@@ -148,7 +148,9 @@ func TestARetryOfManyGoesOnWhereItEnded(t *testing.T) {
 		var out, problems bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &problems
 		require.NoError(t, cmd.Start())
-		retried := func() int { return s.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = 4 AND topic = ?`, []byte("many")) }
+		retried := func() int {
+			return s.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = 4 AND topic = ?`, []byte("many"))
+		}
 		rig.Eventually(t, "some are retried", func() bool { return retried() >= 500 })
 		require.NoError(t, cmd.Process.Signal(os.Interrupt))
 		require.Equal(t, 130, exit(t, cmd.Wait()), problems.String())
