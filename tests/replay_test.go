@@ -230,7 +230,8 @@ var replayBodies = []testdb.Body{
 		assert.True(t, s.deliver(again(msg)))
 		require.NoError(t, s.router.Close())
 		b.age(8 * day)
-		b.purge(1)
+		rig.Purge(t, b.store) // or the janitor of the router, which may still be about to end
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
 		must(t, b.inbox(effect, on(b.process()), onReplay(inbox.ReplayRefuse)), again(msg))
 		assert.Equal(t, 1, b.effects())
 		assert.Equal(t, "refused", b.events.Last("replayed").Reason)

@@ -124,7 +124,12 @@ func TestWrongBatchesAreFound(t *testing.T) {
 			if strings.HasPrefix(name, "an effect outside") {
 				s.Patience = 5 * time.Second // on SQLite the pool waits for the transaction
 			}
-			inboxtest.Exhaust(heard, s)
+			found := func() bool {
+				return !slices.ContainsFunc(wrong.want, func(want string) bool { return !strings.Contains(heard.String(), want) })
+			}
+			for tries := 0; tries < 4 && !found(); tries++ { // which message comes first is chance: a fault may find no call to happen at
+				inboxtest.Exhaust(heard, s)
+			}
 			for _, want := range wrong.want {
 				assert.Contains(t, heard.String(), want)
 			}
