@@ -54,12 +54,23 @@ var services = map[string]service{
 	},
 	"Batch with a gate":                           batchWithGate(len(shuffled)),
 	"Batch with a gate, which holds and releases": batchWithGate(2),
+	"Batch with a gate, the newest of each account": {
+		inputs: shuffled, hands: len(shuffled),
+		want: []account{{"ada", 7, "a3"}, {"bob", 20, "b1"}},
+		wire: func(p *inboxtest.Process, store *inbox.Store) error {
+			batch := millrace.Batch{
+				Inbox: millrace.Inbox{Store: store, Timeout: timeout}, Gate: &millrace.VersionGate{OnGap: inbox.GapLatest},
+				Max: len(shuffled), Linger: 50 * time.Millisecond,
+			}
+			return consumeBatches(p, durable(store, pubsub.StoreOnFailure), batch, each(replace))
+		},
+	},
 	"Batch behind Durable, storing first": {
 		inputs: payments, hands: len(payments),
 		want: booked,
 		wire: func(p *inboxtest.Process, store *inbox.Store) error {
 			batch := millrace.Batch{Inbox: millrace.Inbox{Store: store, Timeout: timeout}, Max: len(payments), Linger: 50 * time.Millisecond}
-			return consumeBatches(p, durable(store, pubsub.StoreFirst), batch)
+			return consumeBatches(p, durable(store, pubsub.StoreFirst), batch, each(bookOnly))
 		},
 	},
 	"VersionGate that holds": {
@@ -124,7 +135,7 @@ func batchWithGate(most int) service {
 			batch := millrace.Batch{
 				Inbox: millrace.Inbox{Store: store, Timeout: timeout}, Gate: &millrace.VersionGate{}, Max: most, Linger: 50 * time.Millisecond,
 			}
-			return consumeBatches(p, durable(store, pubsub.StoreOnFailure), batch)
+			return consumeBatches(p, durable(store, pubsub.StoreOnFailure), batch, each(bookOnly))
 		},
 	}
 }
@@ -155,14 +166,36 @@ func consume(p *inboxtest.Process, queue pubsub.Durable) error {
 }
 
 // consumeBatches adds the handler of batches that returns nothing, behind a durable queue.
-func consumeBatches(p *inboxtest.Process, queue pubsub.Durable, batch millrace.Batch) error {
+func consumeBatches(
+	p *inboxtest.Process, queue pubsub.Durable, batch millrace.Batch, h func(ctx context.Context, msgs []*message.Message) error,
+) error {
 	sub, err := queue.Decorate(p.Subscriber)
 	if err == nil {
-		p.Router.AddConsumerHandler("book", "payments", sub, batch.ConsumerHandler(func(ctx context.Context, msgs []*message.Message) error {
-			_, err := bookAll(ctx, msgs)
-			return err
-		}))
+		p.Router.AddConsumerHandler("book", "payments", sub, batch.ConsumerHandler(h))
 	}
+	return err
+}
+
+// each makes a handler of batches that calls h for each message.
+func each(h message.NoPublishHandlerFunc) func(context.Context, []*message.Message) error {
+	return func(_ context.Context, msgs []*message.Message) error {
+		for _, msg := range msgs {
+			if err := h(msg); err != nil { //nolint:contextcheck // it uses the context of the message
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// replace makes a payment the state of its account.
+func replace(msg *message.Message) error {
+	tx, err := inbox.Tx(msg.Context())
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(msg.Context(), tx.Rebind(`UPDATE accounts SET balance = `+string(msg.Payload)+`, history = ? WHERE id = ?`),
+		msg.UUID, msg.Metadata.Get("account"))
 	return err
 }
 
