@@ -36,8 +36,14 @@ func (o *observers) newRun(ctx context.Context, began time.Time) *failedRun {
 	return r
 }
 
-// traceID asks the observers, of which that of package tracing knows, for the trace of a delivery.
-func (o *observers) traceID(ctx context.Context) string {
+// traceID asks the observers, of which that of package tracing knows, for the trace of a delivery. One that panics knows
+// none: the failure is what counts.
+func (o *observers) traceID(ctx context.Context) (id string) {
+	defer func() {
+		if recover() != nil {
+			id = ""
+		}
+	}()
 	for _, one := range o[KindFailed] {
 		if tracer, is := one.(interface {
 			TraceID(ctx context.Context) string

@@ -45,6 +45,11 @@ func (traced) TraceID(ctx context.Context) string {
 	return id
 }
 
+// traceless knows no trace, and does not say so.
+type traceless struct{ traced }
+
+func (traceless) TraceID(context.Context) string { panic("boom") }
+
 // carry has the trace in the context of each delivery.
 func carry(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
@@ -92,6 +97,7 @@ var historyBodies = []testdb.Body{
 		}
 	})},
 	{Name: "at most ten", Why: "the newest; and when the message was stored stays", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.store = rig.NewStore(t, b.db.DB, inbox.Config{WithoutPlugin: true, Observers: []inbox.Observer{traceless{}}})
 		durable := quick(b.store)
 		durable.Mode, durable.MaxAttempts = pubsub.StoreFirst, 99
 		s, msg := b.booming(durable, 23), newMessage()
@@ -103,6 +109,7 @@ var historyBodies = []testdb.Body{
 		for i, e := range story.History {
 			assert.Equal(t, 14+i, e.Number)
 			assert.Equal(t, fmt.Sprint("boom ", 14+i), e.Error)
+			assert.Empty(t, e.TraceID)
 		}
 		assert.True(t, story.Claims[0].ReceivedAt.Before(story.History[0].At) && story.Claims[0].ReceivedAt.After(before))
 	})},
