@@ -25,8 +25,9 @@ import (
 //
 // The function gets the new messages in the order of their arrival. With its context, and with the
 // context of each message, inbox.Tx returns the transaction. A message is handled by itself, as by
-// Inbox, if it was delivered before, is stored, replayed or too old, or if another delivery has its
-// key; the function then gets it alone.
+// Inbox, if it was delivered or failed before, is replayed or too old, or if another delivery has its
+// key; the function then gets it alone, beside a batch or other messages that are alone. So what it
+// keeps between calls needs a lock.
 //
 // If the function returns an error or panics, everything is rolled back, and the two halves of the
 // batch are tried, until the messages that fail are alone and are treated as by Inbox. With [Failed]

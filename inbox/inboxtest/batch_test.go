@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -87,10 +88,14 @@ func TestWrongBatchesAreFound(t *testing.T) {
 		},
 		"what a failed try has gathered": {
 			func(*inboxtest.Process) func(context.Context, []*message.Message) error {
+				var mu sync.Mutex           // messages that are alone come at once
 				var todo []*message.Message // it should be of one call
 				return func(ctx context.Context, msgs []*message.Message) error {
+					mu.Lock()
 					todo = append(todo, msgs...)
-					for _, msg := range todo {
+					all := slices.Clone(todo)
+					mu.Unlock()
+					for _, msg := range all {
 						tx, err := inbox.Tx(ctx)
 						if err != nil {
 							return err
@@ -99,6 +104,8 @@ func TestWrongBatchesAreFound(t *testing.T) {
 							return err
 						}
 					}
+					mu.Lock()
+					defer mu.Unlock()
 					todo = nil
 					return nil
 				}

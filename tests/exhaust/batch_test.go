@@ -3,6 +3,7 @@ package exhaust_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -24,19 +25,24 @@ func TestAWrongBatchIsFound(t *testing.T) {
 			t.Parallel()
 			for name, keeps := range map[string]bool{"right": false, "wrong": true} {
 				s := service{inputs: payments, hands: len(payments), want: booked, wire: func(p *inboxtest.Process, store *inbox.Store) error {
+					var mu sync.Mutex // messages that are alone come at once
 					var kept []*message.Message
 					batch := millrace.Batch{Inbox: millrace.Inbox{Store: store, Timeout: timeout}, Max: len(payments), Linger: 50 * time.Millisecond}
 					p.Router.AddConsumerHandler("book", "payments", p.Subscriber, batch.ConsumerHandler(func(ctx context.Context, msgs []*message.Message) error {
 						todo := msgs
 						if keeps {
+							mu.Lock()
 							kept = append(kept, msgs...)
-							todo = kept
+							todo = slices.Clone(kept)
+							mu.Unlock()
 						}
 						for _, msg := range todo {
 							if err := bookIn(ctx, msg); err != nil {
 								return err
 							}
 						}
+						mu.Lock()
+						defer mu.Unlock()
 						kept = nil
 						return nil
 					}))
