@@ -24,6 +24,7 @@ func open(t *testing.T) (*sqlx.DB, *inbox.Store) {
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	store, err := inbox.NewStore(db, inbox.Config{})
 	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, store.Close(context.Background())) })
 	require.NoError(t, store.Migrate(t.Context()))
 	_, err = db.ExecContext(t.Context(), `CREATE TABLE effects (id TEXT)`)
 	require.NoError(t, err)

@@ -1,6 +1,7 @@
 package policy_test
 
 import (
+	"context"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -32,6 +33,7 @@ func newStoreWithoutTables(t testing.TB) *inbox.Store {
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	store, err := inbox.NewStore(db, inbox.Config{})
 	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, store.Close(context.Background())) })
 	return store
 }
 

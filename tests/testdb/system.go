@@ -16,6 +16,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 	_ "github.com/jackc/pgx/v5/stdlib" // registers "pgx"
 	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	_ "modernc.org/sqlite" // registers "sqlite"
 )
@@ -210,8 +211,7 @@ func extendMySQL(dsn string, o settings) (string, error) {
 
 func createSQLite(t testing.TB, empty bool) string {
 	t.Helper()
-	// Go puts a # in the folder of a subtest whose name is taken; a URI ends there.
-	file := url.URL{Path: filepath.Join(t.TempDir(), "millrace.db")}
+	file := url.URL{Path: filepath.Join(folder(t), "millrace.db")}
 	if !empty {
 		content, err := sqliteTemplate()
 		require.NoError(t, err)
@@ -222,6 +222,19 @@ func createSQLite(t testing.TB, empty bool) string {
 		dsn += "&" + pragma(p)
 	}
 	return dsn
+}
+
+// folder is t.TempDir for a database: closing a pool does not wait for a connection that is being
+// opened, which then makes files in a folder that is being removed.
+func folder(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "millrace-test-")
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		gone := func() bool { return os.RemoveAll(dir) == nil }
+		assert.Eventually(t, gone, 10*time.Second, 10*time.Millisecond, "%s cannot be removed", dir)
+	})
+	return dir
 }
 
 // pragma is a parameter of a DSN for the driver that tests get, from name(value).
