@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,6 +39,8 @@ func BenchmarkBatch(b *testing.B) {
 		ways = append(ways,
 			batchWay{"pgxdb", inBatches(b, saving, 64, together).flood},
 			batchWay{"pipeline", inBatches(b, saving, 64, inPipeline).flood},
+			batchWay{"least", leastBatches(b, db, 64).flood},
+			batchWay{"least 128", leastBatches(b, db, 128).flood},
 			batchWay{"bare", func(b *testing.B, d time.Duration) float64 { return bareBatches(b, db, 64, d) }},
 			batchWay{"pgbench", func(b *testing.B, d time.Duration) float64 { return pgbench(b, db, "prepared", d) }})
 		rates := race(b, db, at, ways)
@@ -51,6 +54,9 @@ func BenchmarkBatch(b *testing.B) {
 			at.goal("P16/pgxdb"), median(rates.over("pgxdb", "pgbench")), per("pgxdb")))
 		tell(fmt.Sprintf("%s ratio=%.2f no goal (pgx alone, 64 messages a transaction, %.0f/s)",
 			at.goal("P16/bare"), median(rates.over("bare", "pgbench")), per("bare")))
+		for _, n := range []string{"least", "least 128"} {
+			tell(fmt.Sprintf("%s ratio=%.2f no goal (%.0f/s)", at.goal("P16/"+n), median(rates.over(n, "pgbench")), per(n)))
+		}
 		tell(fmt.Sprintf("%s ratio=%.2f no goal (64 in flight against Inbox with 64, %.0f/s)",
 			at.goal("P16/inbox"), median(rates.over("64", "inbox")), per("inbox")))
 	})
@@ -152,24 +158,67 @@ func bareBatches(b *testing.B, db *testdb.DB, n int, d time.Duration) float64 {
 	defer conn.Close(b.Context()) //nolint:errcheck // nothing is open
 	done, began := 0, time.Now()
 	for ; time.Since(began) < d; done += n {
-		keys := make([][]byte, 0, n)
-		for range n {
-			keys = append(keys, make([]byte, 16))
-			_, _ = random.Read(keys[len(keys)-1]) // never fails
-		}
-		first := &pgx.Batch{}
-		first.Queue(`BEGIN`)
-		first.Queue(`
-			INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
-			SELECT 32767, k, 7, 7, 1, 7 FROM unnest($1::BYTEA[]) k ON CONFLICT (consumer, message_id) DO NOTHING`, keys)
-		require.NoError(b, conn.SendBatch(b.Context(), first).Close())
-		changes := change(n)
-		_, err := conn.Exec(b.Context(), updateMany, slices.Collect(maps.Keys(changes)), slices.Collect(maps.Values(changes)))
-		require.NoError(b, err)
-		_, err = conn.Exec(b.Context(), `COMMIT`)
-		require.NoError(b, err)
+		require.NoError(b, bareBatch(b.Context(), conn, n))
 	}
 	return float64(done) / time.Since(began).Seconds()
+}
+
+func bareBatch(ctx context.Context, conn *pgx.Conn, n int) error {
+	keys := make([][]byte, 0, n)
+	for range n {
+		keys = append(keys, make([]byte, 16))
+		_, _ = random.Read(keys[len(keys)-1]) // never fails
+	}
+	first := &pgx.Batch{}
+	first.Queue(`BEGIN`)
+	first.Queue(`
+		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
+		SELECT 32767, k, 7, 7, 1, 7 FROM unnest($1::BYTEA[]) k ON CONFLICT (consumer, message_id) DO NOTHING`, keys)
+	if err := conn.SendBatch(ctx, first).Close(); err != nil {
+		return err
+	}
+	changes := change(n)
+	if _, err := conn.Exec(ctx, updateMany, slices.Collect(maps.Keys(changes)), slices.Collect(maps.Values(changes))); err != nil {
+		return err
+	}
+	_, err := conn.Exec(ctx, `COMMIT`)
+	return err
+}
+
+// leastBatches is [bareBatches] for the messages of a router: what waits is one transaction, whose end all are told.
+func leastBatches(b *testing.B, db *testdb.DB, hands int) *service {
+	b.Helper()
+	conn, err := pgx.Connect(b.Context(), db.DSN)
+	require.NoError(b, err)
+	waiting := make(chan chan error, hands)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for first := range waiting {
+			all := []chan error{first}
+			for n := -1; n < len(waiting); {
+				n = len(waiting)
+				runtime.Gosched()
+			}
+			for len(waiting) > 0 {
+				all = append(all, <-waiting)
+			}
+			err := bareBatch(context.WithoutCancel(b.Context()), conn, len(all))
+			for _, one := range all {
+				one <- err
+			}
+		}
+	}()
+	b.Cleanup(func() {
+		close(waiting)
+		<-ended
+		require.NoError(b, conn.Close(context.WithoutCancel(b.Context())))
+	})
+	return serveMany(b, hands, func(*message.Message) error {
+		told := make(chan error, 1)
+		waiting <- told
+		return <-told
+	}, func(*message.Router) {})
 }
 
 // change returns by how much accounts change for n messages.
