@@ -85,7 +85,7 @@ func (r *batchRun) release(ctx context.Context, tx *sqlx.Tx) error {
 			ID        int64  `db:"id"`
 			Aggregate []byte `db:"aggregate"`
 		}
-		query := dialect.UnionAll(s.dialect.Gate.SelectReleased, len(some))
+		query := dialect.ForEach(s.dialect.Gate.SelectReleased, len(some))
 		if err := tx.SelectContext(ctx, &rows, query, slices.Concat(some...)...); err != nil {
 			return fmt.Errorf("look for the messages that wait for %d aggregates: %w", len(some), err)
 		}

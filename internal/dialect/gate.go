@@ -37,7 +37,7 @@ type Gate struct {
 	RaiseHeld   string
 	ReleaseHeld string
 
-	// SelectReleased finds what ReleaseHeld would change. It can be repeated by [UnionAll] for several aggregates.
+	// SelectReleased finds what ReleaseHeld would change. It can be repeated by [ForEach] for several aggregates.
 	SelectReleased string
 
 	// CountHeld counts the held messages of an aggregate, up to a limit. It can be repeated by [UnionAll] for several. SQLite,

@@ -173,11 +173,12 @@ var postgresGate = Gate{
 		WHERE consumer = $2 AND aggregate = $3`,
 	// ORDER BY makes both use the index: else they read all rows if the statistics say that most wait for the aggregate.
 	SelectReleased: `
-		SELECT id, aggregate
-		FROM (
+		SELECT m.id, m.aggregate
+		FROM (VALUES ($1::INTEGER, $2::BYTEA, $3::BIGINT)) a (consumer, aggregate, version)
+		CROSS JOIN LATERAL (
 			SELECT id, aggregate FROM millrace_messages
-			WHERE consumer = $1 AND aggregate = $2 AND version <= $3 AND status = 7
-			ORDER BY version) released`,
+			WHERE consumer = a.consumer AND aggregate = a.aggregate AND version <= a.version AND status = 7
+			ORDER BY version) m`,
 	CountHeld: `
 		SELECT aggregate, COUNT(*) AS held
 		FROM (

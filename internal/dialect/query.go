@@ -60,6 +60,18 @@ func InsertMany(insert string, n int) string {
 // UnionAll turns a SELECT into one of n such queries. It takes the arguments of the SELECT n times.
 func UnionAll(query string, n int) string { return query + repeated("\nUNION ALL", query, n) }
 
+// ForEach turns a SELECT into one of n such queries, which takes the arguments of the SELECT n times. If the SELECT has a
+// table of arguments, (VALUES (…)) a, that gets n rows: PostgreSQL would plan each of n queries by itself.
+func ForEach(query string, n int) string {
+	const values, end = "(VALUES ", ") a ("
+	head, rest, table := strings.Cut(query, values)
+	if !table {
+		return UnionAll(query, n)
+	}
+	row, tail, _ := strings.Cut(rest, end)
+	return head + values + row + repeated(", ", row, n) + end + tail
+}
+
 var (
 	argument = regexp.MustCompile(`\?\d*`)
 	numbered = regexp.MustCompile(`\$(\d+)`)

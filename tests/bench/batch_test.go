@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -116,9 +115,15 @@ func race(b *testing.B, db *testdb.DB, at place, ways []batchWay) series {
 
 func inBatches(b *testing.B, pool *sqlx.DB, hands int, h func(ctx context.Context, n int) error) *service {
 	b.Helper()
+	return inBatchesOf(b, pool, hands, hands, h)
+}
+
+// inBatchesOf has at most most messages in a batch.
+func inBatchesOf(b *testing.B, pool *sqlx.DB, hands, most int, h func(ctx context.Context, n int) error) *service {
+	b.Helper()
 	store := rig.NewStore(b, pool, inbox.Config{WithoutPlugin: true})
 	b.Cleanup(func() { _ = store.Close(b.Context()) })
-	batch := millrace.Batch{Inbox: millrace.Inbox{Store: store, Consumer: "batch " + strconv.Itoa(hands)}, Max: hands}
+	batch := millrace.Batch{Inbox: millrace.Inbox{Store: store, Consumer: fmt.Sprintf("batch %d %d", hands, most)}, Max: most}
 	s := serveMany(b, hands, batch.ConsumerHandler(func(ctx context.Context, msgs []*message.Message) error {
 		return h(ctx, len(msgs))
 	}), func(router *message.Router) { router.AddPlugin(store.Plugin()) })
@@ -163,12 +168,17 @@ func bareBatches(b *testing.B, db *testdb.DB, n int, d time.Duration) float64 {
 	return float64(done) / time.Since(began).Seconds()
 }
 
-func bareBatch(ctx context.Context, conn *pgx.Conn, n int) error {
+func randomKeys(n int) [][]byte {
 	keys := make([][]byte, 0, n)
 	for range n {
 		keys = append(keys, make([]byte, 16))
 		_, _ = random.Read(keys[len(keys)-1]) // never fails
 	}
+	return keys
+}
+
+func bareBatch(ctx context.Context, conn *pgx.Conn, n int) error {
+	keys := randomKeys(n)
 	first := &pgx.Batch{}
 	first.Queue(`BEGIN`)
 	first.Queue(`
