@@ -9,9 +9,32 @@ import (
 	"github.com/millrace-go/millrace/inbox/admin"
 )
 
-// failureGroups returns the groups, which it caches: finding them reads all failed messages.
-func (h *Handler) failureGroups(ctx context.Context) ([]admin.FailureGroup, error) {
-	return h.groups.get(ctx, time.Second, func(ctx context.Context) ([]admin.FailureGroup, error) {
+// groupsKept is how old the groups may be that a page shows while Run reads them again.
+const groupsKept = 10 * time.Minute
+
+// lastGroups returns the groups of lately: finding them reads all failed messages. While Run is called, it reads them, and no
+// page waits for that unless an operator has acted.
+func (h *Handler) lastGroups(ctx context.Context) (*reading[[]admin.FailureGroup], error) {
+	last := h.groups.last.Load()
+	if h.samples.runs.Load() == 0 || last == nil || time.Since(last.at) > groupsKept || h.groups.stale.Load() {
+		return h.readGroups(ctx)
+	}
+	if last.old(time.Second) {
+		h.askForGroups()
+	}
+	return last, nil
+}
+
+// askForGroups has Run read the groups.
+func (h *Handler) askForGroups() {
+	select {
+	case h.regroup <- struct{}{}:
+	default: // it was asked
+	}
+}
+
+func (h *Handler) readGroups(ctx context.Context) (*reading[[]admin.FailureGroup], error) {
+	return h.groups.read(ctx, time.Second, func(ctx context.Context) ([]admin.FailureGroup, error) {
 		return h.ops.FailureGroups(ctx, admin.Filter{})
 	})
 }
@@ -21,6 +44,7 @@ type failuresPage struct {
 	Groups []admin.FailureGroup
 	Most   int  // messages of the largest group
 	Cut    bool // not all failed messages were read
+	At     time.Time
 	Heads  map[string]*heading
 }
 
@@ -36,11 +60,12 @@ func (h *Handler) failures(v *visit) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	found, err := h.failureGroups(v.r.Context())
+	last, err := h.lastGroups(v.r.Context())
 	if err != nil {
 		return nil, err
 	}
-	p := &failuresPage{Groups: slices.Clone(found), Heads: map[string]*heading{}}
+	found := last.found
+	p := &failuresPage{Groups: slices.Clone(found), At: last.at, Heads: map[string]*heading{}}
 	sorted(by, p.Groups, groupsBy)
 	p.Groups = p.Groups[:min(len(found), 4*pageSize)]
 	for _, g := range found {

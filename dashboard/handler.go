@@ -23,6 +23,7 @@ type Handler struct {
 	samples samples
 	checks  checks
 	groups  recent[[]admin.FailureGroup]
+	regroup chan struct{} // tells Run to read groups
 	wrong   recent[[]problems.Problem]
 	done    activities
 }
@@ -45,7 +46,7 @@ func New(store *inbox.Store, config Config) (*Handler, error) {
 		return nil, err
 	}
 	config.setDefaults(store.Logger())
-	h := &Handler{store: store, ops: admin.New(store), config: config, cross: http.NewCrossOriginProtection()}
+	h := &Handler{store: store, ops: admin.New(store), config: config, cross: http.NewCrossOriginProtection(), regroup: make(chan struct{}, 1)}
 	h.samples.turn, h.checks.turn, h.groups.turn, h.wrong.turn, h.done.turn = newTurn(), newTurn(), newTurn(), newTurn(), newTurn()
 	h.pages = map[string]page{
 		"":          {"overview.html", "overview", "Overview", h.overview},

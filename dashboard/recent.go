@@ -9,24 +9,45 @@ import (
 // recent caches for a moment what is expensive to read.
 type recent[T any] struct {
 	turn  turn
-	at    time.Time
-	took  time.Duration
-	found T
+	last  atomic.Pointer[reading[T]]
 	stale atomic.Bool // an operator changed something
 }
 
-// get returns what read returned at most fresh ago, or ten times as long ago as it took.
+// reading is what was read, and when.
+type reading[T any] struct {
+	at    time.Time
+	took  time.Duration
+	found T
+}
+
+// old reports whether r is to be read again: after fresh, or ten times as long as it took.
+func (r *reading[T]) old(fresh time.Duration) bool {
+	return r == nil || time.Since(r.at) >= max(fresh, 10*r.took)
+}
+
+// get returns what read returned lately.
 func (r *recent[T]) get(ctx context.Context, fresh time.Duration, read func(context.Context) (T, error)) (found T, err error) {
-	if err := r.turn.take(ctx); err != nil {
+	now, err := r.read(ctx, fresh, read)
+	if err != nil {
 		return found, err
 	}
+	return now.found, nil
+}
+
+func (r *recent[T]) read(ctx context.Context, fresh time.Duration, read func(context.Context) (T, error)) (*reading[T], error) {
+	if err := r.turn.take(ctx); err != nil {
+		return nil, err
+	}
 	defer r.turn.give()
+	if last := r.last.Load(); !last.old(fresh) && !r.stale.Swap(false) {
+		return last, nil
+	}
 	began := time.Now()
-	if began.Sub(r.at) < max(fresh, 10*r.took) && !r.stale.Swap(false) {
-		return r.found, nil
+	found, err := read(ctx)
+	if err != nil {
+		return nil, err
 	}
-	if found, err = read(ctx); err == nil {
-		r.at, r.took, r.found = began, time.Since(began), found
-	}
-	return found, err
+	now := &reading[T]{at: began, took: time.Since(began), found: found}
+	r.last.Store(now)
+	return now, nil
 }

@@ -150,12 +150,13 @@ func (s *samples) note(now sample, took time.Duration) []sample {
 }
 
 // Run samples the backlog until ctx ends, so that the charts have no gaps while nobody looks, and
-// looks for what is wrong, so that pages need do neither. Calling it is optional. It logs failures and tries again.
+// looks for what is wrong and, while somebody looks at them, for groups of failures, so that pages need do neither. Calling it is optional. It logs failures and tries again.
 func (h *Handler) Run(ctx context.Context) error {
 	h.samples.runs.Add(1)
 	defer h.samples.runs.Add(-1)
 	ticker := time.NewTicker(sampleEvery)
 	defer ticker.Stop()
+	h.askForGroups() // the first page that shows the groups should not wait for them
 	for {
 		quick := h.samples.none()
 		taken, err := h.backlog(ctx, 0, countRun)
@@ -169,10 +170,17 @@ func (h *Handler) Run(ctx context.Context) error {
 		if err != nil && ctx.Err() == nil {
 			h.config.Logger.Error("dashboard: could not sample the backlog; it will try again", err, nil)
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
+		for sampled := true; sampled; {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-h.regroup:
+				if _, err := h.readGroups(ctx); err != nil && ctx.Err() == nil {
+					h.config.Logger.Error("dashboard: could not group the failures; it will try again", err, nil)
+				}
+			case <-ticker.C:
+				sampled = false
+			}
 		}
 	}
 }

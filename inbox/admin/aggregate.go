@@ -18,7 +18,7 @@ import (
 
 // Aggregate returns what the consumer knows of an aggregate, whose id may be written as [Admin.Waiting] shows
 // it, or [inbox.ErrNotFound] if it has seen nothing of it. If no message is held, Held is 0. Aggregate
-// counts up to 500 messages.
+// counts up to 100 messages.
 func (a *Admin) Aggregate(ctx context.Context, of inbox.Aggregate) (WaitingAggregate, error) {
 	consumer, err := a.rows.Consumer(ctx, of.Consumer, of.Epoch)
 	var found WaitingAggregate

@@ -34,7 +34,7 @@ type WaitingAggregate struct {
 
 // Waiting lists aggregates with held messages, by consumer and then by aggregate: at most limit
 // aggregates (up to MaxPage) after the one with the given Cursor, which is "" to begin. It counts
-// up to 500 messages of an aggregate.
+// up to 100 messages of an aggregate.
 func (a *Admin) Waiting(ctx context.Context, f ConsumerFilter, after string, limit int) ([]WaitingAggregate, error) {
 	all, err := a.allWaiting(ctx, f, after, limit)
 	if err != nil {
@@ -82,8 +82,8 @@ type waitingRow struct {
 	ReceivedAt int64  `db:"received_at"`
 }
 
-// heldPage is how many held messages one query reads.
-const heldPage = 500
+// heldPage is how many held messages one query reads: of one aggregate more tell no more, and each is read from the table.
+const heldPage = 100
 
 // waiting reads the held messages of a consumer in the order of aggregates and versions, a page at
 // a time. Of an aggregate with more than a page it reads the first page only.

@@ -85,12 +85,12 @@ var waitingBodies = []testdb.Body{
 			h := millrace.Inbox{Store: b.store, Consumer: name}.Middleware(handler)
 			must(t, h, change("none", 1))
 			id := b.count(`SELECT id FROM millrace_consumers WHERE name = ?`, []byte(name))
-			b.wait(id, 499, "a", "b")
-			b.wait(id, 500, "c")
+			b.wait(id, 99, "a", "b")
+			b.wait(id, 100, "c")
 			b.wait(id, 3, "d", "e")
 			b.wait(id, 1203, "f")
 			b.wait(id, 1, "g")
-			for _, a := range []string{"a 499", "b 499", "c 500", "d 3", "e 3", "f 500+", "g 1"} {
+			for _, a := range []string{"a 99", "b 99", "c 100", "d 3", "e 3", "f 100+", "g 1"} {
 				want = append(want, name+" "+a)
 			}
 		}
@@ -111,7 +111,7 @@ var waitingBodies = []testdb.Body{
 			}
 			got = slices.Clone(got)
 			for i := range got { // one that fills a page may have more, or not
-				if got[i] == "one c 500+" || got[i] == "two c 500+" {
+				if got[i] == "one c 100+" || got[i] == "two c 100+" {
 					got[i] = got[i][:len(got[i])-1]
 				}
 			}
