@@ -12,7 +12,7 @@ import (
 // How many rows a list has at most, and how many it reads if no index serves the filter.
 const (
 	pageSize = 50
-	lookAt   = 20_000
+	lookAt   = 10_000
 )
 
 // statuses are in the order in which operators need them.

@@ -24,7 +24,7 @@ func TestPagesBesideManyMessages(t *testing.T) {
 var manyBodies = []testdb.Body{
 	{Name: "a topic that few messages have", Why: "a page says how far it looked and goes on from there", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
-		b.crowd(22_500)
+		b.crowd(11_500)
 		next := regexp.MustCompile(`<a href="([^"]+)" rel="next"`)
 		page, seen, looks := "inbox?topic=rare", 0, 0
 		for ; page != "" && looks < 10; looks++ {
@@ -33,7 +33,7 @@ var manyBodies = []testdb.Body{
 			seen += strings.Count(a.text, `href="message?key=rare-`)
 			link := next.FindStringSubmatch(a.text)
 			if page = ""; link != nil {
-				b.shows(a, "None was found among 20,000 messages", "Continue the search")
+				b.shows(a, "None was found among 10,000 messages", "Continue the search")
 				page = strings.ReplaceAll(link[1], "&amp;", "&")
 			}
 		}
