@@ -118,7 +118,7 @@ func TestVersion(t *testing.T) {
 		}
 	}
 	assert.ElementsMatch(t, []string{
-		"v0.3.0", "cmd/millrace/v0.3.0", "metrics/v0.3.0", "middleware/redisleases/v0.3.0", "mysqldb/v0.3.0", "pgxdb/v0.3.0", "tracing/v0.3.0",
+		"v0.3.0", "cmd/millrace/v0.3.0", "inboxlint/v0.3.0", "metrics/v0.3.0", "middleware/redisleases/v0.3.0", "mysqldb/v0.3.0", "pgxdb/v0.3.0", "tracing/v0.3.0",
 	}, tags)
 
 	require.NoError(t, run(repository, version))
