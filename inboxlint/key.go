@@ -52,9 +52,12 @@ func (f *findings) checkKey(e ast.Expr, problem string) {
 // source names what makes a value, for messages.
 func (s *service) source(e ast.Expr) string {
 	if call, ok := s.fresh(e).(*ast.CallExpr); ok {
-		if selector, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr); ok {
-			if base, ok := selector.X.(*ast.Ident); ok {
-				return base.Name + "." + selector.Sel.Name
+		switch fun := ast.Unparen(call.Fun).(type) {
+		case *ast.Ident:
+			return fun.Name
+		case *ast.SelectorExpr:
+			if base, ok := fun.X.(*ast.Ident); ok {
+				return base.Name + "." + fun.Sel.Name
 			}
 		}
 	}
@@ -155,9 +158,9 @@ func (s *service) handlesMessage(function inspector.Cursor) bool {
 }
 
 // fresh returns the call of which e is made, if that returns something else each time.
-func (s *service) fresh(e ast.Expr) ast.Node { return s.freshIn(e, map[*types.Var]bool{}) }
+func (s *service) fresh(e ast.Expr) ast.Node { return s.freshIn(e, map[types.Object]bool{}) }
 
-func (s *service) freshIn(e ast.Expr, seen map[*types.Var]bool) (made ast.Node) {
+func (s *service) freshIn(e ast.Expr, seen map[types.Object]bool) (made ast.Node) {
 	ast.Inspect(e, func(n ast.Node) bool {
 		if made != nil {
 			return false
@@ -169,6 +172,11 @@ func (s *service) freshIn(e ast.Expr, seen map[*types.Var]bool) (made ast.Node) 
 			name := s.called(n)
 			if isVolatile(name) {
 				made = n
+			} else if fn, returned := s.onlyReturns(n); returned != nil && !seen[fn] {
+				seen[fn] = true
+				if s.freshIn(returned, seen) != nil {
+					made = n
+				}
 			}
 			return made == nil && !coarse[name]
 		case *ast.Ident:

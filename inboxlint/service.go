@@ -12,7 +12,6 @@ import (
 	"golang.org/x/tools/go/analysis/passes/inspect"
 	"golang.org/x/tools/go/ast/edge"
 	"golang.org/x/tools/go/ast/inspector"
-	"golang.org/x/tools/go/types/typeutil"
 )
 
 // serviceAnalyzer reads a package once for all other analyzers. Its result is nil for one without Millrace.
@@ -145,30 +144,19 @@ func (s *service) isTx(e ast.Expr) bool {
 	}
 	return all(s.valuesOf(e), func(v value) bool {
 		if call, ok := v.expr.(*ast.CallExpr); ok {
-			return s.takes(call)
+			return takers[s.called(call)]
 		}
 		variable := s.variable(v.expr)
 		return variable != nil && s.owned[variable]
 	})
 }
 
-// takes reports whether a call returns the transaction of a handler: it is inbox.Tx, pgxdb.Tx, or a function of the package
-// that does nothing but call one of them.
+// takes reports whether a call returns the transaction of a handler.
 func (s *service) takes(call *ast.CallExpr) bool {
-	fn, _ := typeutil.Callee(s.info, call).(*types.Func)
-	if takers[nameOf(fn)] {
-		return true
-	}
-	declaration := s.decls[fn]
-	if declaration == nil || declaration.Body == nil || len(declaration.Body.List) != 1 {
-		return false
-	}
-	returned, ok := declaration.Body.List[0].(*ast.ReturnStmt)
-	if !ok || len(returned.Results) != 1 {
-		return false
-	}
-	inner, ok := ast.Unparen(returned.Results[0]).(*ast.CallExpr)
-	return ok && takers[s.called(inner)]
+	return all(s.valuesOf(call), func(v value) bool {
+		taken, ok := v.expr.(*ast.CallExpr)
+		return ok && takers[s.called(taken)]
+	})
 }
 
 // receiver returns what a method is called on, and nil for other calls.

@@ -6,6 +6,8 @@ import (
 	"go/types"
 	"slices"
 	"strings"
+
+	"golang.org/x/tools/go/types/typeutil"
 )
 
 // value is an expression or, if result is not negative, one result of a call.
@@ -26,21 +28,24 @@ func (s *service) typeOf(v value) types.Type {
 // values returns all that e can be, as far as variables and fields of this package tell; nothing if they do not tell all.
 // In a file that is no test, what tests assign does not count.
 func (s *service) valuesOf(e ast.Expr) []value {
-	found, known := s.trace(value{e, -1}, s.isTest(e.Pos()), map[*types.Var]bool{})
+	found, known := s.trace(value{e, -1}, s.isTest(e.Pos()), map[types.Object]bool{})
 	if !known {
 		return nil
 	}
 	return found
 }
 
-func (s *service) trace(v value, test bool, seen map[*types.Var]bool) (found []value, known bool) {
-	if v.result > 0 {
-		return []value{v}, true
-	}
+func (s *service) trace(v value, test bool, seen map[types.Object]bool) (found []value, known bool) {
 	switch e := ast.Unparen(v.expr).(type) {
 	case *ast.CallExpr:
 		if s.info.Types[e.Fun].IsType() && len(e.Args) == 1 {
 			return s.trace(value{e.Args[0], -1}, test, seen)
+		}
+		if fn, returned := s.onlyReturns(e); returned != nil && !seen[fn] {
+			seen[fn] = true
+			if found, known := s.trace(value{returned, v.result}, test, seen); known {
+				return found, true
+			}
 		}
 		return []value{{e, v.result}}, true
 	case *ast.Ident, *ast.SelectorExpr:
@@ -75,6 +80,20 @@ func (s *service) trace(v value, test bool, seen map[*types.Var]bool) (found []v
 	default:
 		return []value{{e, v.result}}, true
 	}
+}
+
+// onlyReturns returns what a function of this package returns, if that is all that it does: return inbox.Tx(ctx).
+func (s *service) onlyReturns(call *ast.CallExpr) (*types.Func, ast.Expr) {
+	fn, _ := typeutil.Callee(s.info, call).(*types.Func)
+	declaration := s.decls[fn]
+	if declaration == nil || declaration.Body == nil || len(declaration.Body.List) != 1 {
+		return nil, nil
+	}
+	returned, ok := declaration.Body.List[0].(*ast.ReturnStmt)
+	if !ok || len(returned.Results) != 1 {
+		return nil, nil
+	}
+	return fn, returned.Results[0]
 }
 
 // all reports whether there are values and each is as asked for.

@@ -42,6 +42,8 @@ func arrival(msg *message.Message) (string, error) {
 	return msg.UUID + at, nil
 }
 
+func newID() string { return uuid.NewString() }
+
 type call struct{ IdempotencyKey, Other string }
 
 func (c *call) SetIdempotencyKey(string) {}
@@ -60,6 +62,7 @@ func handle(msg *message.Message) error {
 	pay := call{IdempotencyKey: uuid.New().String()}     // want `uuid.New is in each run`
 	pay.IdempotencyKey = watermill.NewShortUUID()        // want `watermill.NewShortUUID is in each run`
 	pay.SetIdempotencyKey(time.Now().UTC().String())     // want `time.Now is in each run`
+	pay.SetIdempotencyKey(newID())                       // want `newID is in each run`
 	pay.Other = uuid.NewString()
 	_ = map[string]string{"idempotency_key": rand.Text()}       // want `rand.Text is in each run`
 	if _, err = inbox.ID(ctx, "pay", rand.Text()); err != nil { // want `rand.Text is in each run another id`

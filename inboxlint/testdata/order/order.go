@@ -26,6 +26,13 @@ func oneCall(router *message.Router, in millrace.Inbox) {
 	router.AddMiddleware(in.Middleware, middleware.Retry{}.Middleware) // want `Retry is inside`
 }
 
+func inboxOf(store *inbox.Store) message.HandlerMiddleware { return millrace.Inbox{Store: store}.Middleware }
+
+func returned(router *message.Router, store *inbox.Store) {
+	router.AddMiddleware(inboxOf(store))
+	router.AddMiddleware(middleware.Retry{}.Middleware) // want `Retry is inside`
+}
+
 func outside(router *message.Router, store *inbox.Store) {
 	retry := middleware.Retry{MaxRetries: 3}
 	router.AddMiddleware(retry.Middleware, middleware.Recoverer)
