@@ -19,9 +19,9 @@ func checkCommit(f *findings) {
 			continue
 		}
 		if ends[f.called(call)] {
-			f.add(call, "a handler ends the transaction of the inbox: to commit it return nil, to roll it back return an error")
+			f.add(call, "the transaction is ended by a function that did not begin it: to commit it return nil, to roll it back return an error")
 		} else if text, known := f.statement(call); known && endsTx.MatchString(text) {
-			f.add(call, "a handler ends the transaction of the inbox by a statement: to commit it return nil, to roll it back return an error")
+			f.add(call, "the transaction is ended, by a statement, by a function that did not begin it: to commit it return nil, to roll it back return an error")
 		}
 	}
 }

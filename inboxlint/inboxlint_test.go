@@ -124,7 +124,7 @@ func TestVet(t *testing.T) {
 			cmd.Env = append(environment(), asCommand+"=1")
 			said, err := cmd.CombinedOutput()
 			require.Error(t, err, "it fails where something is found")
-			assert.Contains(t, string(said), "a handler ends the transaction of the inbox")
+			assert.Contains(t, string(said), "the transaction is ended by a function that did not begin it")
 			assert.NotContains(t, string(said), "HTTP", "it is turned off")
 		})
 	}

@@ -20,18 +20,18 @@ func handle(msg *message.Message) error {
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() // want `ends the transaction of the inbox.*#commit-rollback-or-ddl-in-a-handler`
+	defer tx.Rollback() // want `the transaction is ended.*#commit-rollback-or-ddl-in-a-handler`
 	inner := tx.Tx
-	if err := inner.Commit(); err != nil { // want `ends the transaction`
+	if err := inner.Commit(); err != nil { // want `is ended by a function`
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, `commit;`); err != nil { // want `by a statement`
+	if _, err := tx.ExecContext(ctx, `commit;`); err != nil { // want `is ended, by a statement`
 		return err
 	}
 	if _, err := tx.ExecContext(ctx, `ROLLBACK TO SAVEPOINT s`); err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, `ROLLBACK AND CHAIN`) // want `by a statement`
+	_, err = tx.ExecContext(ctx, `ROLLBACK AND CHAIN`) // want `is ended, by a statement`
 	return err
 }
 
@@ -47,7 +47,7 @@ func nested(msg *message.Message) error {
 	if err := inner.Commit(msg.Context()); err != nil {
 		return err
 	}
-	return tx.Commit(msg.Context()) // want `ends the transaction`
+	return tx.Commit(msg.Context()) // want `is ended by a function`
 }
 
 // txOf is inbox.Tx by another name.
@@ -58,7 +58,7 @@ func wrapped(msg *message.Message) error {
 	if err != nil {
 		return err
 	}
-	return tx.Commit() // want `ends the transaction`
+	return tx.Commit() // want `is ended by a function`
 }
 
 func own(ctx context.Context, db *sqlx.DB) error {
@@ -86,10 +86,10 @@ func either(ctx context.Context, db *sqlx.DB) error {
 
 func begun(ctx context.Context, db *sqlx.DB) error {
 	return outbox.InTx(ctx, db, func(ctx context.Context, tx *sqlx.Tx) error {
-		return tx.Commit() // want `ends the transaction`
+		return tx.Commit() // want `is ended by a function`
 	})
 }
 
 var in = millrace.Inbox{Options: inbox.Options{OnBegin: func(ctx context.Context, tx *sqlx.Tx, msg *message.Message) error {
-	return tx.Rollback() // want `ends the transaction`
+	return tx.Rollback() // want `is ended by a function`
 }}}

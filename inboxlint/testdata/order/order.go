@@ -26,7 +26,9 @@ func oneCall(router *message.Router, in millrace.Inbox) {
 	router.AddMiddleware(in.Middleware, middleware.Retry{}.Middleware) // want `Retry is inside`
 }
 
-func inboxOf(store *inbox.Store) message.HandlerMiddleware { return millrace.Inbox{Store: store}.Middleware }
+func inboxOf(store *inbox.Store) message.HandlerMiddleware {
+	return millrace.Inbox{Store: store}.Middleware
+}
 
 func returned(router *message.Router, store *inbox.Store) {
 	router.AddMiddleware(inboxOf(store))
