@@ -71,8 +71,8 @@ func (s *service) ofMessage(ctx ast.Expr, outside func(*types.Var) bool) bool {
 	})
 }
 
-// waits reports whether a function may wait for what it started at c: it calls a Wait, or receives, after it or in a
-// deferred function.
+// waits reports whether a function may wait for what it starts at c: it calls a Wait, receives, or gives a channel or a
+// group to somebody who may.
 func (s *service) waits(around, c inspector.Cursor) (found bool) {
 	ast.Inspect(bodyOf(around.Node()), func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -80,6 +80,7 @@ func (s *service) waits(around, c inspector.Cursor) (found bool) {
 			if selector, ok := ast.Unparen(n.Fun).(*ast.SelectorExpr); ok && selector.Sel.Name == "Wait" {
 				found = true
 			}
+			found = found || !contains(c.Node(), n) && s.givesAway(n)
 		case *ast.UnaryExpr:
 			found = found || n.Op == token.ARROW && !contains(c.Node(), n)
 		case *ast.SelectStmt:
@@ -92,4 +93,23 @@ func (s *service) waits(around, c inspector.Cursor) (found bool) {
 		return !found
 	})
 	return found
+}
+
+// givesAway reports whether an argument of a call is something that one can wait on.
+func (s *service) givesAway(call *ast.CallExpr) bool {
+	if _, builtin := s.object(call.Fun).(*types.Builtin); builtin {
+		return false
+	}
+	for _, argument := range call.Args {
+		t := s.info.TypeOf(argument)
+		if t == nil || s.info.Types[argument].IsType() {
+			continue
+		}
+		_, channel := t.Underlying().(*types.Chan)
+		name := typeName(t)
+		if channel || name == "sync.WaitGroup" || name == "golang.org/x/sync/errgroup.Group" {
+			return true
+		}
+	}
+	return false
 }

@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/constant"
 	"go/types"
+	"slices"
 	"strings"
 
 	"golang.org/x/tools/go/ast/inspector"
@@ -11,9 +12,9 @@ import (
 
 var keyAnalyzer = newAnalyzer("inboxkey",
 	"find keys that are made of the time or at random, and so are others in each run\n\n"+
-		"Reported are keys of inbox.ByFunc, parts of inbox.ID, names of steps, idempotency keys that a handler gives away, and\n"+
-		"UUIDs of messages that a handler behind Deduplicate makes. The UUIDs of messages that a handler behind Inbox makes are\n"+
-		"right: they are stored once.",
+		"Reported are keys of inbox.ByFunc, parts of inbox.ID, names of steps, the Idempotency-Key of a handler's request, and\n"+
+		"UUIDs of messages that a handler behind Deduplicate makes. What a handler behind Inbox makes for its rows and its\n"+
+		"messages is right: it is stored once.",
 	"pitfalls.md#a-key-made-in-the-consumer", checkKeys)
 
 func checkKeys(f *findings) {
@@ -79,41 +80,48 @@ func (f *findings) checkReturned(function inspector.Cursor) {
 	})
 }
 
-// checkIdempotencyKeys looks for what has idempotency in its name, where a message is handled.
+const anotherKey = "is in each run another idempotency key: the other side takes the second run's call for a new one; use inbox.ID"
+
+// checkIdempotencyKeys looks for idempotency keys that go out: of a handler in the header of a request, of a step in any way.
+// What else a handler makes may be stored in its transaction, once.
 func (f *findings) checkIdempotencyKeys() {
-	const problem = "is in each run another idempotency key: the other side takes the second run's call for a new one; use inbox.ID"
 	for function := range f.syntax.Preorder((*ast.FuncDecl)(nil), (*ast.FuncLit)(nil)) {
-		if !f.handlesMessage(function) {
+		step := f.isStep(function)
+		if !step && !f.handlesMessage(function) {
 			continue
 		}
 		for c := range function.Preorder((*ast.CallExpr)(nil), (*ast.AssignStmt)(nil), (*ast.KeyValueExpr)(nil)) {
 			switch n := c.Node().(type) {
 			case *ast.CallExpr:
-				f.checkArguments(n, problem)
+				if setsHeader[f.called(n)] || step {
+					f.checkArguments(n)
+				}
 			case *ast.AssignStmt:
 				for i, left := range n.Lhs {
-					if selector, ok := left.(*ast.SelectorExpr); ok && len(n.Lhs) == len(n.Rhs) && isIdempotency(selector.Sel.Name) {
-						f.checkKey(n.Rhs[i], problem)
+					if selector, ok := left.(*ast.SelectorExpr); ok && step && len(n.Lhs) == len(n.Rhs) && isIdempotency(selector.Sel.Name) {
+						f.checkKey(n.Rhs[i], anotherKey)
 					}
 				}
 			case *ast.KeyValueExpr:
-				if name, ok := n.Key.(*ast.Ident); ok && isIdempotency(name.Name) || isIdempotency(f.text(n.Key)) {
-					f.checkKey(n.Value, problem)
+				if name, ok := n.Key.(*ast.Ident); step && (ok && isIdempotency(name.Name) || isIdempotency(f.text(n.Key))) {
+					f.checkKey(n.Value, anotherKey)
 				}
 			}
 		}
 	}
 }
 
+var setsHeader = methods("net/http.Header", "Set", "Add")
+
 // checkArguments looks at SetIdempotencyKey(key) and Set("Idempotency-Key", key).
-func (f *findings) checkArguments(call *ast.CallExpr, problem string) {
+func (f *findings) checkArguments(call *ast.CallExpr) {
 	selector, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr)
 	switch {
 	case !ok:
 	case isIdempotency(selector.Sel.Name) && len(call.Args) > 0:
-		f.checkKey(call.Args[len(call.Args)-1], problem)
+		f.checkKey(call.Args[len(call.Args)-1], anotherKey)
 	case len(call.Args) == 2 && isIdempotency(f.text(call.Args[0])):
-		f.checkKey(call.Args[1], problem)
+		f.checkKey(call.Args[1], anotherKey)
 	}
 }
 
@@ -127,32 +135,28 @@ func (s *service) text(e ast.Expr) string {
 	return ""
 }
 
-// handlesMessage reports whether a function runs again for the same message: it has a message as a parameter, takes the
-// transaction of one, or is the Do of a step.
+// handlesMessage reports whether a function runs again for the same message: it takes the transaction, or has the
+// signature of a handler.
 func (s *service) handlesMessage(function inspector.Cursor) bool {
-	for _, known := range s.handlers {
-		if known == function {
-			return true
-		}
-	}
-	switch parent := function.Parent().Node().(type) {
-	case *ast.KeyValueExpr:
-		if field := s.variable(parent.Key); field != nil && field.Name() == "Do" && field.Pkg() != nil && pathOf(field.Pkg()) == inbox {
-			return true
-		}
-	case *ast.CallExpr:
-		if s.called(parent) == inbox+".Once" {
-			return true
-		}
+	if slices.Contains(s.handlers, function) {
+		return true
 	}
 	signature, ok := s.signatureOf(function.Node())
-	if !ok {
+	if !ok || signature.Params().Len() != 1 || typeName(signature.Params().At(0).Type()) != message+".Message" {
 		return false
 	}
-	for i := range signature.Params().Len() {
-		if typeName(signature.Params().At(i).Type()) == message+".Message" {
-			return true
-		}
+	results := signature.Results()
+	return results.Len() > 0 && isError(results.At(results.Len()-1).Type())
+}
+
+// isStep reports whether a function is the Do of an inbox.Step, or given to inbox.Once.
+func (s *service) isStep(function inspector.Cursor) bool {
+	switch parent := function.Parent().Node().(type) {
+	case *ast.KeyValueExpr:
+		field := s.variable(parent.Key)
+		return field != nil && field.IsField() && field.Name() == "Do" && field.Pkg() != nil && pathOf(field.Pkg()) == inbox
+	case *ast.CallExpr:
+		return s.called(parent) == inbox+".Once"
 	}
 	return false
 }

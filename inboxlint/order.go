@@ -198,19 +198,19 @@ func (s *service) kindOf(e ast.Expr) string {
 	return found[0]
 }
 
-// targetOf returns the variable that holds a router.
+// targetOf returns the variable that holds a router, if it holds no more than one.
 func (s *service) targetOf(e ast.Expr) (target, bool) {
 	switch e := ast.Unparen(e).(type) {
 	case *ast.Ident:
 		v := s.variable(e)
-		return target{v, nil}, v != nil
+		return target{v, nil}, v != nil && len(s.values[v]) < 2
 	case *ast.SelectorExpr:
 		base, ok := ast.Unparen(e.X).(*ast.Ident)
 		if !ok {
 			return target{}, false
 		}
 		v, field := s.variable(base), s.variable(e)
-		return target{v, field}, v != nil && field != nil
+		return target{v, field}, v != nil && field != nil && len(s.values[v]) < 2 && len(s.values[field]) < 2
 	}
 	return target{}, false
 }

@@ -19,7 +19,8 @@ var (
 		methods(sqlx+".DB", "MustExec", "MustExecContext", "NamedExec", "NamedExecContext"),
 		methods(pool, "Exec", "CopyFrom"),
 	)
-	poolQueries = union(
+	poolFunctions = set(sqlx+".NamedExec", sqlx+".NamedExecContext", sqlx+".MustExec", sqlx+".MustExecContext")
+	poolQueries   = union(
 		methods("database/sql.DB", "Query", "QueryContext", "QueryRow", "QueryRowContext"),
 		methods(sqlx+".DB", "Queryx", "QueryxContext", "QueryRowx", "QueryRowxContext", "Get", "GetContext", "Select", "SelectContext", "NamedQuery", "NamedQueryContext"),
 		methods(pool, "Query", "QueryRow"),
@@ -35,7 +36,7 @@ func checkPool(f *findings) {
 		name := f.called(call)
 		statement, known := f.statement(call)
 		switch {
-		case poolWrites[name] && (!known || writes.MatchString(statement) || !reads.MatchString(statement)),
+		case (poolWrites[name] || poolFunctions[name] && f.givenPool(call)) && (!known || writes.MatchString(statement) || !reads.MatchString(statement)),
 			poolQueries[name] && known && writes.MatchString(statement):
 			f.add(call, "a write through the pool in a handler: it is committed by itself, and again in each run; write through the transaction of the inbox")
 		case poolBegins[name] && f.readsAndWrites(call):
@@ -50,6 +51,16 @@ var (
 	writes = regexp.MustCompile(`(?is)^(--[^\n]*\n|/\*.*?\*/|\s|\()*(INSERT|UPDATE|DELETE|MERGE|REPLACE|TRUNCATE|COPY|CALL)\b|^\s*WITH\b.*\b(INSERT\s+INTO|UPDATE\s+\S+\s+SET|DELETE\s+FROM|MERGE\s+INTO)\b`)
 	reads  = regexp.MustCompile(`(?is)^(--[^\n]*\n|/\*.*?\*/|\s|\()*(SELECT|WITH|SHOW|EXPLAIN|PRAGMA|SET|RESET|ANALYZE|VACUUM|OPTIMIZE|REFRESH|LISTEN|NOTIFY|LOCK|VALUES|TABLE|DO)\b`)
 )
+
+// givenPool reports whether an argument of a call is a pool.
+func (s *service) givenPool(call *ast.CallExpr) bool {
+	for _, argument := range call.Args {
+		if name := typeName(s.info.TypeOf(argument)); name == sqlx+".DB" || name == "database/sql.DB" {
+			return true
+		}
+	}
+	return false
+}
 
 // statement returns the first constant string that a call is given, if there is one: its SQL.
 func (s *service) statement(call *ast.CallExpr) (text string, known bool) {

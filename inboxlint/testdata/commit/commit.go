@@ -58,6 +58,7 @@ func wrapped(msg *message.Message) error {
 	if err != nil {
 		return err
 	}
+	_ = tx.Rollback()  // want `is ended by a function`
 	return tx.Commit() // want `is ended by a function`
 }
 

@@ -75,6 +75,29 @@ func receives(msg *message.Message) error {
 	}
 }
 
+func helped(msg *message.Message) error {
+	tx, err := inbox.Tx(msg.Context())
+	if err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() { done <- tx.GetContext(msg.Context(), new(int), `SELECT 1`) }()
+	return first(done)
+}
+
+func first(all <-chan error) error { return <-all }
+
+func closes(msg *message.Message) error {
+	tx, err := inbox.Tx(msg.Context())
+	if err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() { done <- tx.GetContext(msg.Context(), new(int), `SELECT 1`) }() // want `a goroutine`
+	close(done)
+	return nil
+}
+
 // run starts a router, whose handlers have transactions of their own.
 func run(router *message.Router, sub message.Subscriber) {
 	go func() {

@@ -26,6 +26,8 @@ var keys = []inbox.Key{
 	inbox.ByFunc("b", arrival),
 	inbox.ByFunc("c", func(msg *message.Message) (string, error) {
 		began := time.Now()
+		say := func() string { return time.Now().String() }
+		println(say())
 		defer func() { println(time.Since(began)) }()
 		return msg.UUID, nil
 	}),
@@ -58,13 +60,12 @@ func handle(msg *message.Message) error {
 	request.Header.Set("Idempotency-Key", id)
 	request.Header.Add("X-Idempotency-Key", rand.Text()) // want `rand.Text is in each run`
 	request.Header.Set("Idempotency-Key", msg.UUID)
-	request.Header.Set("X-Request-Id", uuid.NewString()) // for logs
-	pay := call{IdempotencyKey: uuid.New().String()}     // want `uuid.New is in each run`
-	pay.IdempotencyKey = watermill.NewShortUUID()        // want `watermill.NewShortUUID is in each run`
-	pay.SetIdempotencyKey(time.Now().UTC().String())     // want `time.Now is in each run`
-	pay.SetIdempotencyKey(newID())                       // want `newID is in each run`
-	pay.Other = uuid.NewString()
-	_ = map[string]string{"idempotency_key": rand.Text()}       // want `rand.Text is in each run`
+	request.Header.Set("X-Request-Id", uuid.NewString())             // for logs
+	request.Header.Set("Idempotency-Key", newID())                   // want `newID is in each run`
+	request.Header.Set("Idempotency-Key", time.Now().UTC().String()) // want `time.Now is in each run`
+	pay := call{IdempotencyKey: uuid.New().String()}                 // it may be stored in the transaction, once
+	pay.SetIdempotencyKey(uuid.NewString())
+	msg.Metadata.Set("idempotency_key", rand.Text())
 	if _, err = inbox.ID(ctx, "pay", rand.Text()); err != nil { // want `rand.Text is in each run another id`
 		return err
 	}
@@ -81,8 +82,19 @@ func client(ctx context.Context, header http.Header) {
 }
 
 var step = inbox.Step{Name: "pay", Do: func(ctx context.Context, id string) ([]byte, error) {
-	return nil, pay(ctx, call{IdempotencyKey: uuid.NewString()}) // want `uuid.NewString is in each run`
+	one := call{IdempotencyKey: uuid.NewString()} // want `uuid.NewString is in each run`
+	one.IdempotencyKey = watermill.NewShortUUID() // want `watermill.NewShortUUID is in each run`
+	one.SetIdempotencyKey(uuid.New().String())    // want `uuid.New is in each run`
+	one.Other = uuid.NewString()
+	_ = map[string]string{"idempotency_key": rand.Text()} // want `rand.Text is in each run`
+	one.IdempotencyKey = id
+	return nil, pay(ctx, one)
 }}
+
+// decorate makes a message, once.
+func decorate(msg *message.Message, header http.Header) {
+	header.Set("Idempotency-Key", uuid.NewString())
+}
 
 func pay(context.Context, call) error { return nil }
 

@@ -89,6 +89,13 @@ func ifOn(router *message.Router, store *inbox.Store, on bool) {
 	router.AddMiddleware(middleware.Retry{}.Middleware) // want `Retry is inside`
 }
 
+func two(store *inbox.Store) {
+	router := message.NewDefaultRouter(nil)
+	millrace.Inbox{Store: store}.AddTo(router)
+	router = message.NewDefaultRouter(nil)
+	router.AddMiddleware(middleware.Retry{}.Middleware)
+}
+
 type service struct{ router, other *message.Router }
 
 func (s *service) fields(store *inbox.Store) {

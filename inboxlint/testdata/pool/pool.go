@@ -41,6 +41,12 @@ func (s *service) handle(msg *message.Message) error {
 	if _, err := s.ExecContext(ctx, `DELETE FROM a`); err != nil { // want `through the pool`
 		return err
 	}
+	if _, err := sqlx.NamedExecContext(ctx, s.db, `UPDATE a SET b = :b`, s); err != nil { // want `through the pool`
+		return err
+	}
+	if _, err := sqlx.NamedExecContext(ctx, tx, `UPDATE a SET b = :b`, s); err != nil {
+		return err
+	}
 	var id int
 	if err := s.db.GetContext(ctx, &id, "\n\tinsert into a VALUES (1) RETURNING id"); err != nil { // want `through the pool`
 		return err
