@@ -74,7 +74,7 @@ func ignoredLines(pass *analysis.Pass) map[place]bool {
 	for _, file := range pass.Files {
 		for _, group := range file.Comments {
 			for _, comment := range group.List {
-				if reason, found := strings.CutPrefix(comment.Text, ignore); found && strings.TrimSpace(reason) != "" {
+				if strings.HasPrefix(comment.Text, ignore) {
 					at := pass.Fset.Position(comment.Pos())
 					lines[place{at.Filename, at.Line}] = true
 				}

@@ -25,7 +25,7 @@ func (s *service) typeOf(v value) types.Type {
 	return t
 }
 
-// values returns all that e can be, as far as variables and fields of this package tell; nothing if they do not tell all.
+// valuesOf returns all that e can be, as far as variables and fields of this package tell; nothing if they do not tell all.
 // In a file that is no test, what tests assign does not count.
 func (s *service) valuesOf(e ast.Expr) []value {
 	found, known := s.trace(value{e, -1}, s.isTest(e.Pos()), map[types.Object]bool{})
@@ -52,34 +52,40 @@ func (s *service) trace(v value, test bool, seen map[types.Object]bool) (found [
 		if selector, ok := e.(*ast.SelectorExpr); ok && selector.Sel.Name == "Tx" && typeName(s.info.TypeOf(selector.X)) == sqlx+".Tx" {
 			return s.trace(value{selector.X, -1}, test, seen) // its *sql.Tx
 		}
-		variable := s.variable(e)
-		switch {
-		case s.info.Types[e].IsNil():
+		if s.info.Types[e].IsNil() {
 			return nil, true
-		case variable == nil:
-			return []value{{e, -1}}, true // a constant or a function
-		case s.owned[variable]:
-			return []value{{e, -1}}, true
-		case seen[variable]:
-			return nil, true
-		case !s.visible(variable):
-			return nil, false
 		}
-		seen[variable] = true
-		for _, assigned := range s.values[variable] {
-			if !test && s.isTest(assigned.expr.Pos()) {
-				continue
-			}
-			more, known := s.trace(assigned, test, seen)
-			if !known {
-				return nil, false
-			}
-			found = append(found, more...)
-		}
-		return found, true
+		return s.traceVariable(e, test, seen)
 	default:
 		return []value{{e, v.result}}, true
 	}
+}
+
+// traceVariable is trace for the name of a variable or a field, or of something else.
+func (s *service) traceVariable(e ast.Expr, test bool, seen map[types.Object]bool) (found []value, known bool) {
+	variable := s.variable(e)
+	switch {
+	case variable == nil: // a constant or a function
+		return []value{{e, -1}}, true
+	case s.owned[variable]:
+		return []value{{e, -1}}, true
+	case seen[variable]:
+		return nil, true
+	case !s.visible(variable):
+		return nil, false
+	}
+	seen[variable] = true
+	for _, assigned := range s.values[variable] {
+		if !test && s.isTest(assigned.expr.Pos()) {
+			continue
+		}
+		more, known := s.trace(assigned, test, seen)
+		if !known {
+			return nil, false
+		}
+		found = append(found, more...)
+	}
+	return found, true
 }
 
 // onlyReturns returns what a function of this package returns, if that is all that it does: return inbox.Tx(ctx).

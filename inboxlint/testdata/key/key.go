@@ -64,6 +64,7 @@ func handle(msg *message.Message) error {
 	request.Header.Set("Idempotency-Key", newID())                   // want `newID is in each run`
 	request.Header.Set("Idempotency-Key", time.Now().UTC().String()) // want `time.Now is in each run`
 	pay := call{IdempotencyKey: uuid.New().String()}                 // it may be stored in the transaction, once
+	pay.IdempotencyKey = uuid.NewString()
 	pay.SetIdempotencyKey(uuid.NewString())
 	msg.Metadata.Set("idempotency_key", rand.Text())
 	if _, err = inbox.ID(ctx, "pay", rand.Text()); err != nil { // want `rand.Text is in each run another id`

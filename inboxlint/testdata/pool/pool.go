@@ -135,7 +135,7 @@ func (s *service) either(ctx context.Context) error {
 
 func (s *service) ifThere(ctx context.Context) error {
 	if tx, err := inbox.Tx(ctx); err == nil {
-		_, err := tx.ExecContext(ctx, `INSERT INTO a VALUES (1)`)
+		_, err = tx.ExecContext(ctx, `INSERT INTO a VALUES (1)`)
 		return err
 	}
 	_, err := s.db.ExecContext(ctx, `INSERT INTO a VALUES (1)`)
