@@ -118,7 +118,7 @@ func (s *service) leaves(branch *ast.IfStmt, err *types.Var) bool {
 	}
 	switch last := branch.Body.List[len(branch.Body.List)-1].(type) {
 	case *ast.ReturnStmt:
-		return s.mentions(last, err)
+		return s.mentions(last, err) || len(last.Results) == 0 && s.unknown[err] // a named result
 	case *ast.ExprStmt: // panic(err), log.Fatal(err)
 		return s.mentions(last, err)
 	}

@@ -122,6 +122,26 @@ func (s *service) native(msg *message.Message) error {
 	return err
 }
 
+func (s *service) named(msg *message.Message) (err error) {
+	tx, err := inbox.Tx(msg.Context())
+	if err != nil {
+		return
+	}
+	if _, err = tx.ExecContext(msg.Context(), `DELETE FROM a`); err == nil {
+		_, err = s.db.ExecContext(msg.Context(), `DELETE FROM a`) // want `through the pool`
+	}
+	return
+}
+
+func (s *service) best(msg *message.Message) {
+	tx, err := inbox.Tx(msg.Context())
+	if err != nil {
+		s.db.MustExec(`DELETE FROM a`)
+		return
+	}
+	tx.MustExecContext(msg.Context(), `DELETE FROM a`)
+}
+
 // either writes in the transaction of a message, or alone.
 func (s *service) either(ctx context.Context) error {
 	tx, err := inbox.Tx(ctx)
