@@ -22,7 +22,7 @@ in_memory = if [[ -n $${MILLRACE_TEST_MEMORY:-} ]]; then \
 
 # The packages of the modules that users import and install. `work` has those of the examples and of the modules of
 # tests too, but of tests/river.
-released = ./... ./cmd/millrace/... ./metrics/... ./middleware/redisleases/... ./mysqldb/... ./pgxdb/... ./tracing/...
+released = ./... ./cmd/millrace/... ./inboxlint/... ./metrics/... ./middleware/redisleases/... ./mysqldb/... ./pgxdb/... ./tracing/...
 
 # Runs a command in every module.
 in_each_module = modules=$$(git ls-files go.mod '*/go.mod'); for mod in $$modules; do \

@@ -36,6 +36,7 @@ var arrows = map[string][]string{
 	"mysqldb":    {"internal"},
 	"dashboard":  {"inbox", "outbox", "internal", "internal/problems"},
 	"health":     {"inbox", "outbox", "internal", "internal/problems"},
+	"inboxlint":  {},
 	"policy":     {"middleware", "inbox", "outbox", "pubsub", "metrics", "internal"},
 	"internal":   {},
 	"cmd":        {"", "middleware", "inbox", "outbox", "pubsub", "metrics", "tracing", "dashboard", "policy", "replay", "internal", "internal/problems"},

@@ -157,6 +157,21 @@ var transactionBodies = []testdb.Body{
 		assert.NotContains(t, err.Error(), "the connection to the database was lost")
 		assert.Equal(t, inbox.ReasonTimeout, b.events.Last("failed").Reason)
 	})},
+	{Name: "a statement without the message's context", Why: "Timeout waits for it, as docs/pitfalls.md says", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		statement := map[string]string{"postgres": `SELECT pg_sleep(0.5)`, "mysql": `SELECT SLEEP(0.5)`}[b.db.Dialect]
+		if statement == "" { // SQLite cannot sleep
+			return
+		}
+		rig.MustFail(t, b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			err := end(msg, func(tx *sqlx.Tx) error {
+				_, err := tx.ExecContext(context.Background(), statement)
+				return err
+			})
+			require.NoError(t, err, "it ran to its end")
+			require.Error(t, msg.Context().Err(), "Timeout ran out before")
+			return nil, nil
+		}, func(i *millrace.Inbox) { i.Timeout = 200 * time.Millisecond }), newMessage("x"), context.DeadlineExceeded)
+	})},
 	{Name: "the transaction used after the handler returned", Why: "it refuses use after it ended", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var ctx context.Context
 		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {

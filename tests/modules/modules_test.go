@@ -34,6 +34,13 @@ func TestRelease(t *testing.T) {
 		require.NoError(t, err, "%s", said)
 		assert.Contains(t, string(said), u.version)
 	})
+	t.Run("install the linter", func(t *testing.T) {
+		t.Parallel()
+		u.goCommand(t, t.TempDir(), "install", own+"/inboxlint/cmd/inboxlint@"+u.version)
+		said, err := exec.Command(filepath.Join(u.bin, "inboxlint"), "help").CombinedOutput() //nolint:gosec // ours
+		require.NoError(t, err, "%s", said)
+		assert.Contains(t, string(said), "inboxpool")
+	})
 	t.Run("import middleware and inbox", func(t *testing.T) {
 		t.Parallel()
 		folder := u.consumer(t, "inbox", own)
@@ -118,7 +125,7 @@ func TestVersion(t *testing.T) {
 		}
 	}
 	assert.ElementsMatch(t, []string{
-		"v0.3.0", "cmd/millrace/v0.3.0", "metrics/v0.3.0", "middleware/redisleases/v0.3.0", "mysqldb/v0.3.0", "pgxdb/v0.3.0", "tracing/v0.3.0",
+		"v0.3.0", "cmd/millrace/v0.3.0", "inboxlint/v0.3.0", "metrics/v0.3.0", "middleware/redisleases/v0.3.0", "mysqldb/v0.3.0", "pgxdb/v0.3.0", "tracing/v0.3.0",
 	}, tags)
 
 	require.NoError(t, run(repository, version))
