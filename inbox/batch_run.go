@@ -14,6 +14,7 @@ import (
 	"github.com/millrace-go/millrace/internal/batching"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/original"
+	"github.com/millrace-go/millrace/internal/stack"
 )
 
 // leadAlone is how long a message that is handled by itself keeps others from forming a batch.
@@ -22,6 +23,7 @@ const leadAlone = time.Second
 // run handles the members of the next batch, which m leads. If a batch fails, its halves are tried, until the
 // members that fail are alone, or Timeout has passed. Each member is told how it ends.
 func (b *batches) run(m *member) {
+	stack.Grow()
 	all := b.take(m)
 	if len(all) == 1 {
 		b.observe(all, ReasonAlone)

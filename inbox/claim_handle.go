@@ -1,6 +1,10 @@
 package inbox
 
-import "github.com/ThreeDotsLabs/watermill/message"
+import (
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/internal/stack"
+)
 
 // Handler returns h as the handler of the consumer that config names: each message is claimed in a
 // transaction, in which h runs, and which is committed if h succeeds. middleware.Inbox calls it.
@@ -21,6 +25,7 @@ func (c *claimConsumer) handle(msg *message.Message, h message.HandlerFunc) ([]*
 }
 
 func (c *claimConsumer) handleOn(v *visit, msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
+	stack.Grow()
 	ctx := msg.Context()
 	defer msg.SetContext(ctx)
 

@@ -11,7 +11,6 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/internal/leaving"
-	"github.com/millrace-go/millrace/internal/stack"
 )
 
 // Inbox makes what a handler writes through inbox.Tx happen exactly once, however often
@@ -108,7 +107,6 @@ func (i Inbox) each(
 ) message.HandlerFunc {
 	handler := i.handlers(of)
 	return leaving.Nack(func(msg *message.Message) ([]*message.Message, error) {
-		stack.Grow()
 		if i.Skip != nil && i.Skip(msg) {
 			return skip(msg, h)
 		}

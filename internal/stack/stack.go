@@ -5,8 +5,7 @@ import "runtime"
 
 // Grow grows the stack for a delivery while it holds little. A router
 // starts a goroutine for each message; without Grow its stack would run out twice deep inside the
-// driver, and Go would copy all of it each time. The outermost middleware calls Grow; for the
-// middlewares inside, Grow costs next to nothing.
+// driver, and Go would copy all of it each time. Where the stack is large enough, Grow costs next to nothing.
 //
 //go:noinline
 func Grow() {
