@@ -103,6 +103,26 @@ func (s *shop) viewsMatch() {
 		}
 	}
 
+	var running struct {
+		Processes []struct {
+			Name, Host, Program, Version, Millrace string
+			PID                                    int
+			Started                                string `json:"started_at"`
+			Seen                                   string `json:"seen_at"`
+			Serves                                 []admin.Serving
+		}
+	}
+	s.said(&running, "processes")
+	require.Len(s, running.Processes, 2)
+	for i, v := range s.view("processes") {
+		p := running.Processes[i]
+		var serves []admin.Serving
+		require.NoError(s, json.Unmarshal([]byte(v["serves"]), &serves))
+		assert.Equal(s, p.Serves, serves)
+		s.equal(v, "namespace", "", "name", p.Name, "host", p.Host, "pid", p.PID, "program", p.Program, "version", p.Version,
+			"millrace", p.Millrace, "consumers", len(serves), "started_at", p.Started, "seen_at", p.Seen)
+	}
+
 	states := map[string]string{}
 	for _, v := range s.view("claims") {
 		states[v["consumer"]+" "+v["message_key"]] = v["state"]
@@ -125,7 +145,7 @@ func (s *shop) viewsMatch() {
 
 	views := strings.Count(strings.Join(dialect.For(s.db.Dialect, dialect.Names{Prefix: dialect.DefaultPrefix}).DropViews(), "\n"), "VIEW ")
 	assert.Len(s, promised(), views)
-	assert.Equal(s, views, 4+10, "each was read")
+	assert.Equal(s, views, 5+10, "each was read")
 
 	// What nobody but an attacker or a bug wrote is shown as well.
 	s.exec(`UPDATE millrace_messages SET status = 99, due_at = ?, received_at = ?, message_id = ? WHERE id = 6`, int64(math.MaxInt64), int64(math.MinInt64), []byte{})
