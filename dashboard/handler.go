@@ -60,6 +60,7 @@ func New(store *inbox.Store, config Config) (*Handler, error) {
 		"changed":   {"changed.html", "audit", "Changed messages", h.changed},
 		"outbox":    {"outbox.html", "outbox", "Outbox", h.outbox},
 		"consumers": {"consumers.html", "consumers", "Consumers", h.consumers},
+		"processes": {"processes.html", "processes", "Processes", h.processes},
 		"check":     {"check.html", "check", "Check", h.check},
 	}
 	h.files = map[string]file{"audit.csv": h.auditFile, "changed.csv": h.changedFile}

@@ -62,9 +62,10 @@ type event struct {
 	Tone     string
 
 	// of an attempt that failed, if they are known
-	Run   string
-	Trace string
-	Link  string // to the trace
+	Process string
+	Run     string // for how long
+	Trace   string
+	Link    string // to the trace
 }
 
 // produced is a message that a handler published because of this one.
@@ -234,7 +235,10 @@ func went(story admin.Story) (all []event) {
 		if givenUp(e.Status) {
 			tone = "bad"
 		}
-		all = append(all, event{At: e.At, Consumer: e.Consumer, Epoch: e.Epoch, What: e.What(), Detail: e.Detail(), Tone: tone, Run: e.Run(), Trace: e.TraceID})
+		one := event{At: e.At, Consumer: e.Consumer, Epoch: e.Epoch, What: e.What(), Detail: e.Detail(), Tone: tone, Process: e.Process, Trace: e.TraceID}
+		e.Process = "" // which has a link of its own
+		one.Run = e.Run()
+		all = append(all, one)
 	}
 	for _, c := range story.Claims {
 		if of := (consumerOf{c.Consumer, c.Epoch}); kept[of] && !open[of] {

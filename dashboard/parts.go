@@ -30,7 +30,7 @@ func tabs(v *visit) []tab {
 	return []tab{
 		{"overview", "", "Overview"}, {"inbox", "inbox", "Inbox"}, {"failures", "failures", "Failures"},
 		{"waiting", "waiting", "Waiting"}, {"outbox", "outbox", "Outbox"}, {"consumers", "consumers", "Consumers"},
-		{"audit", "audit", "Audit"}, {"check", "check", "Check"},
+		{"processes", "processes", "Processes"}, {"audit", "audit", "Audit"}, {"check", "check", "Check"},
 	}
 }
 

@@ -25,8 +25,11 @@ func (i Internals) BatchHandler(config ConsumerConfig, limits batching.Limits, o
 		return nil, err
 	}
 	c.gate.Store(g)
-	c.batches = &batches{consumer: c, limits: limits, handler: h, gate: g, inserts: make(map[int]string)}
-	return c.batches.handle, nil
+	b := &batches{consumer: c, limits: limits, handler: h, gate: g, inserts: make(map[int]string)}
+	i.store.mu.Lock()
+	c.batches = b
+	i.store.mu.Unlock()
+	return b.handle, nil
 }
 
 type batchFunc = func(ctx context.Context, msgs []*message.Message) ([]*message.Message, error)

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/inbox/payload"
+	"github.com/millrace-go/millrace/internal/build"
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
@@ -49,9 +50,14 @@ type Config struct {
 	// with a handler of the same name need two namespaces. Defaults to none.
 	Namespace string
 
-	// Process names this process in the history of messages that failed here. Defaults to the host's
-	// name and the number of the process, as in "web-1/4711".
+	// Process names this process in the history of messages that failed here, and in the list of
+	// admin.Admin.Processes. Defaults to the host's name and the number of the process, as in
+	// "web-1/4711".
 	Process string
+
+	// Version names the release of this program in the list of admin.Admin.Processes. Defaults to the
+	// version and the commit that Go recorded when it built the program.
+	Version string
 
 	// MaxInFlight bounds the transactions open at once, over all consumers of the store.
 	// Defaults to the pool's size less one, so that a flood leaves a connection for the rest
@@ -125,6 +131,10 @@ func (c *Config) setDefaults() {
 		}
 		c.Process = fmt.Sprintf("%s/%d", host, os.Getpid())
 	}
+	if c.Version == "" {
+		recorded := build.Read().Release()
+		c.Version = recorded[:min(len(recorded), maxName)]
+	}
 	if c.SettledKeys == 0 {
 		c.SettledKeys = 100_000
 	}
@@ -157,6 +167,9 @@ func (c Config) Validate() error {
 	}
 	if len(c.Process) > maxName {
 		problem("Process is longer than %d bytes", maxName)
+	}
+	if len(c.Version) > maxName {
+		problem("Version is longer than %d bytes", maxName)
 	}
 	if c.MaxInFlight < 0 {
 		problem("MaxInFlight %d is negative", c.MaxInFlight)

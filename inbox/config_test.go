@@ -129,6 +129,7 @@ func documented(t *testing.T) map[string]string {
 		"Config.TablePrefix":   fmt.Sprintf("Defaults to %q", store.TablePrefix),
 		"Config.Namespace":     "Defaults to none",
 		"Config.Process":       "Defaults to the host's name and the number of the process",
+		"Config.Version":       "Defaults to the version and the commit that Go recorded when it built the program",
 		"Config.MaxInFlight":   fmt.Sprintf("Defaults to the pool's size less one, so that a flood leaves a connection for the rest of the service, or %d", unbounded),
 		"Config.SettledKeys":   "Defaults to " + thousands(store.SettledKeys) + ",",
 		"Config.PurgeInterval": "Defaults to " + words(store.PurgeInterval) + ";",

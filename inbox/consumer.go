@@ -145,6 +145,7 @@ type claimConsumer struct {
 
 	gate       atomic.Pointer[gate] // known from the first message; nil if nothing can be foreseen
 	unforeseen atomic.Bool          // a middleware between inbox and gate changes versions
+	gated      atomic.Bool          // a message came to a version gate
 
 	pace            pace // of refused messages
 	warnedForgotten sync.Once
@@ -202,6 +203,7 @@ func (s *Store) enrol(config ConsumerConfig) (*claimConsumer, error) {
 	}
 	if known := s.consumers[name]; known != nil {
 		c.early = known.early
+		c.gated.Store(known.gated.Load())
 	}
 	c.row.Met = c.formerIsOver
 	if config.MaxInFlight > 0 {

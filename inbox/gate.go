@@ -54,6 +54,9 @@ func (cl *claim) askGate(g *gate, msg *message.Message) (run bool, err error) {
 	}
 	if !cl.visit.arrived {
 		cl.visit.arrived = true
+		if !cl.consumer.gated.Load() {
+			cl.consumer.gated.Store(true)
+		}
 		cl.consumer.gaps.arrive()
 	}
 	if cl.decided { // a middleware in between, such as Retry, asks again in the same transaction

@@ -288,7 +288,7 @@ func (j *janitor) sweep(ctx context.Context, now int64) error {
 	s := j.store
 	var defaults ConsumerConfig
 	defaults.setDefaults()
-	problems := []error{j.closeShadowed(ctx), j.sweepBlobs(ctx, now), j.purgeActivity(ctx, now), j.purgeSteps(ctx, now)}
+	problems := []error{j.closeShadowed(ctx), j.sweepBlobs(ctx, now), j.purgeActivity(ctx, now), j.purgeSteps(ctx, now), j.purgeProcesses(ctx, now)}
 	for statement, before := range map[string]int64{
 		s.dialect.PurgeDropped: now - defaults.Retention.Microseconds(),
 		s.dialect.PurgeLeases:  now,

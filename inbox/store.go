@@ -63,6 +63,7 @@ type Store struct {
 	unsettled settler
 	stayed    atomic.Int64 // how many of the oldest outcomes the next Redispatch skips
 	tallies   tallies
+	presence  presence
 	work      background
 
 	leasesOnce sync.Once

@@ -137,15 +137,17 @@ const settlePause = 200 * time.Millisecond
 
 // Run does the background work until ctx ends or the Store is closed. It settles published
 // outcomes, deletes what is older than each consumer's retention, parks messages that the version
-// gate has held too long, writes the counts of admin.Admin.Activity, and analyses PostgreSQL tables
-// that have outgrown their statistics. It logs failures and tries again. [Store.Plugin] calls Run;
-// without the plugin call it yourself, and set Config.WithoutPlugin if there is a router.
+// gate has held too long, writes the counts of admin.Admin.Activity, lists this process for
+// admin.Admin.Processes, and analyses PostgreSQL tables that have outgrown their statistics. It logs
+// failures and tries again. [Store.Plugin] calls Run; without the plugin call it yourself, and set
+// Config.WithoutPlugin if there is a router.
 func (s *Store) Run(ctx context.Context) error {
 	if !s.work.begin() {
 		return ErrClosed
 	}
 	defer s.work.runners.Done()
 	s.work.expects.Store(true)
+	s.presence.come()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
@@ -160,8 +162,10 @@ func (s *Store) Run(ctx context.Context) error {
 	watch.Go(func() { s.repeat(ctx, settlePause, s.settleAgain) })
 	watch.Go(func() { s.repeat(ctx, identityPause, s.recognise) })
 	watch.Go(func() {
+		s.survive(ctx, s.beat)
 		s.repeat(ctx, min(activityPause, s.config.PurgeInterval), func(ctx context.Context) {
 			s.writeActivity(context.WithoutCancel(ctx)) // counts whose commit is cut off would be added twice
+			s.beat(ctx)
 		})
 	})
 	if s.dialect.Name == dialect.PostgresName {
@@ -178,6 +182,7 @@ func (s *Store) Run(ctx context.Context) error {
 	var err error
 	s.survive(last, s.writeActivity)
 	s.survive(last, func(ctx context.Context) { err = s.settle(ctx) })
+	s.survive(last, s.leave)
 	return err
 }
 

@@ -95,7 +95,7 @@ const (
 	tokenOfRelay = `SELECT COALESCE(MAX(token), 0) FROM millrace_outbox_relays`
 	endOfLease   = `SELECT COALESCE(MAX(until), 0) FROM millrace_outbox_relays`
 	ownedShards  = `SELECT COUNT(*) FROM millrace_outbox_shards WHERE owner <> 0`
-	stored       = `SELECT COUNT(*) FROM millrace_outbox`
+	remaining    = `SELECT COUNT(*) FROM millrace_outbox`
 )
 
 // TestAPumpThatPanicsKeepsItsShards until the broker has what it was given: else the next relay sends
@@ -113,7 +113,7 @@ func TestAPumpThatPanicsKeepsItsShards(t *testing.T) {
 	assert.EqualValues(t, shardCount, b.row(ownedShards))
 	assert.EqualValues(t, 1, b.given.Load())
 	close(b.open)
-	b.eventually("the outbox is empty", func() bool { return b.row(stored) == 0 })
+	b.eventually("the outbox is empty", func() bool { return b.row(remaining) == 0 })
 	stop()
 	require.NoError(t, <-b.ended, "it went on")
 	assert.EqualValues(t, 1, b.relay.Panics())
@@ -126,7 +126,7 @@ func TestAPumpThatPanicsWaitsForDrainAtMost(t *testing.T) {
 	stop := b.run()
 	b.eventually("the next term sends it again", func() bool { return b.given.Load() > 1 })
 	close(b.open)
-	b.eventually("the outbox is empty", func() bool { return b.row(stored) == 0 })
+	b.eventually("the outbox is empty", func() bool { return b.row(remaining) == 0 })
 	stop()
 	require.NoError(t, <-b.ended)
 }
@@ -143,7 +143,7 @@ func TestRunTellsOfAPanicAtItsEnd(t *testing.T) {
 	require.EqualError(t, err, "outbox: relay: its work panicked: the pump")
 	assert.Zero(t, b.row(ownedShards))
 	assert.Zero(t, b.row(tokenOfRelay))
-	assert.NotZero(t, b.row(stored))
+	assert.NotZero(t, b.row(remaining))
 }
 
 // TestADatabaseThatIsGoneAtAPanic keeps Run from nothing but giving up its shards.
@@ -179,7 +179,7 @@ func TestAPublisherThatPanicsWhileItIsDrained(t *testing.T) {
 	close(open)
 	require.NoError(t, <-ended)
 	b := &bench{T: t, relay: r}
-	assert.EqualValues(t, 5, b.row(stored))
+	assert.EqualValues(t, 5, b.row(remaining))
 	assert.Zero(t, b.row(ownedShards))
 	assert.Positive(t, r.Panics())
 }

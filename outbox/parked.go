@@ -31,6 +31,13 @@ type Operator struct {
 	Reason string
 }
 
+func (o Operator) validate() error {
+	if o.Name == "" || o.Reason == "" {
+		return errors.New("the Operator needs a Name and a Reason, which the audit table keeps")
+	}
+	return nil
+}
+
 type parkedRow struct {
 	letterRow
 	EventType *string `db:"event_type"`
@@ -149,8 +156,8 @@ func (p *Publisher) notParked(ctx context.Context, db sqlx.QueryerContext, id in
 func (p *Publisher) decide(
 	ctx context.Context, id int64, action string, by Operator, carryOut func(*sqlx.Tx) error,
 ) error {
-	if by.Name == "" || by.Reason == "" {
-		return errorf("%s message %d: the Operator needs a Name and a Reason, which the audit table keeps", action, id)
+	if err := by.validate(); err != nil {
+		return errorf("%s message %d: %w", action, id, err)
 	}
 	row, err := p.find(ctx, p.db, p.sql.SelectParked, id)
 	if err == nil {
@@ -168,13 +175,19 @@ func (p *Publisher) decide(
 	return nil
 }
 
-// audit records a decision. It puts a UUID that is longer than the column into the detail.
+// audit records a decision. It shortens a UUID that is longer than the column.
 func (p *Publisher) audit(ctx context.Context, tx *sqlx.Tx, row parkedRow, action string, by Operator) error {
-	id, detail := row.UUID, "to topic "+row.Topic
-	if len(id) > keycode.MaxLen {
-		id, detail = id[:keycode.MaxLen], detail+", uuid "+row.UUID
-	}
+	id := row.UUID[:min(len(row.UUID), keycode.MaxLen)]
 	_, err := tx.ExecContext(ctx, p.db.Dialect.InsertAudit, []byte(by.Name), []byte("outbox "+action),
-		[]byte(by.Reason), 0, []byte(id), []byte(detail))
+		[]byte(by.Reason), 0, []byte(id), []byte(row.detail()))
 	return err
+}
+
+// detail describes the message for the audit table, with a UUID that is longer than the column.
+func (r *parkedRow) detail() string {
+	detail := "to topic " + r.Topic
+	if len(r.UUID) >= keycode.MaxLen {
+		detail += ", uuid " + r.UUID
+	}
+	return detail
 }

@@ -1,6 +1,7 @@
 package tests_test
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -204,6 +206,77 @@ var auditBodies = []testdb.Body{
 		seen, err := admin.New(other).Audit(ctx, admin.ConsumerFilter{}, 0, 10)
 		require.NoError(t, err)
 		assert.Equal(t, []string{"outbox discard"}, acts(seen), "the outbox has no namespace")
+	})},
+	{Name: "many of the outbox and of outcomes", Why: "an action has one entry, with a row for each message", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		ctx, ops := t.Context(), admin.New(b.store)
+		out := rig.NewOutbox(t, b.db.DB, relaying.Config{})
+		long := strings.Repeat("x", 200)
+		later := time.Now().Add(time.Hour).UnixMicro()
+		for i, row := range []struct {
+			topic, uuid string
+			parked      int64
+		}{{"orders", "a", 1}, {"invoices", "b", 1}, {"orders", long, 1}, {"orders", "parked later", later}} {
+			b.exec(`INSERT INTO millrace_outbox (key_hash, created_at, due_at, status, topic, uuid) VALUES (?, 1, ?, 3, ?, ?)`, i, row.parked, row.topic, row.uuid)
+		}
+		by := relaying.Operator{Name: "cy", Reason: "the exchange is there"}
+		_, err := out.RetryAll(ctx, "", relaying.Operator{Name: "cy"}, nil)
+		require.ErrorContains(t, err, "needs a Name and a Reason")
+		require.NoError(t, relaying.InTx(ctx, b.db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
+			_, err := out.RetryAll(ctx, "", by, nil)
+			require.ErrorContains(t, err, "not in a handler's transaction")
+			return nil
+		}))
+		var told []int
+		n, err := out.RetryAll(ctx, "orders", by, func(done int) {
+			told = append(told, done)
+			b.exec(`UPDATE millrace_outbox SET status = 4, sent_at = 1 WHERE uuid = ?`, "b") // somebody is faster
+		})
+		require.NoError(t, err)
+		assert.Equal(t, []any{2, []int{1, 2}}, []any{n, told})
+		n, err = out.DiscardAll(ctx, "invoices", by, nil)
+		require.NoError(t, err)
+		assert.Zero(t, n)
+		assert.Equal(t, []string{"outbox retry"}, acts(b.audit(admin.ConsumerFilter{}, 0, 10)), "nothing has no entry")
+		entry := b.audit(admin.ConsumerFilter{}, 0, 10)[0]
+		assert.Equal(t, []any{int64(2), "", `parked messages, to topic "orders"`, "cy"}, []any{entry.Messages, entry.MessageID, entry.Detail, entry.Operator.Name})
+		rows, err := ops.AuditMessages(ctx, entry.ID, 0, 10)
+		require.NoError(t, err)
+		require.Len(t, rows, 2)
+		assert.Equal(t, []any{"a", "to topic orders", "to topic orders, uuid " + long}, []any{rows[0].MessageID, rows[0].Detail, rows[1].Detail})
+
+		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
+		s.published.FailWith(errBoom)
+		var keys []string
+		for range 3 {
+			msg := newMessage("x")
+			require.False(t, s.deliver(msg))
+			keys = append(keys, msg.UUID)
+		}
+		require.NoError(t, s.router.Close())
+		done, sent, err := ops.RedispatchAll(ctx, admin.ConsumerFilter{}, 0, 2, operator, s.published, admin.Pace{PerSecond: 1e6})
+		assert.Zero(t, done+sent)
+		require.ErrorIs(t, err, errBoom)
+		assert.Len(t, b.audit(admin.ConsumerFilter{}, 0, 10), 1)
+		s.published.FailWith(nil)
+		pace := admin.Pace{Audit: new(int64)}
+		for _, want := range []int{2, 1, 0} {
+			done, sent, err = ops.RedispatchAll(ctx, admin.ConsumerFilter{Consumer: "billing"}, 0, 2, operator, s.published, pace)
+			require.NoError(t, err)
+			assert.Equal(t, []int{want, want}, []int{done, sent})
+		}
+		assert.Len(t, s.published.Messages(), 3)
+		entry = b.audit(admin.ConsumerFilter{}, 0, 10)[0]
+		assert.Equal(t, []any{"redispatch", int64(3), "billing", `outcomes, of consumer "billing", stored longer than 0s ago`},
+			[]any{entry.Action, entry.Messages, entry.Consumer, entry.Detail})
+		rows, err = ops.AuditMessages(ctx, entry.ID, 0, 10)
+		require.NoError(t, err)
+		var listed []string
+		for _, r := range rows {
+			listed = append(listed, r.MessageID)
+			assert.Equal(t, `1 messages to topic "invoices"`, r.Detail)
+		}
+		assert.ElementsMatch(t, keys, listed)
+		assert.Equal(t, "redispatch", rig.Story(t, b.store, keys[0]).Audit[0].Action)
 	})},
 	{Name: "pages of what was done", Why: "none is missing, and none comes twice", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for _, name := range []string{"billing", "mail"} {

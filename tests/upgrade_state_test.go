@@ -33,6 +33,7 @@ func withoutReady(t *testing.T, db *testdb.DB) {
 			db.Do(t, `ALTER TABLE millrace_history DROP COLUMN `+c)
 		}
 		db.Do(t, `DROP TABLE millrace_audit_messages`)
+		db.Do(t, `DROP TABLE millrace_processes`)
 		db.Do(t, `DROP INDEX ix_millrace_audit_bulk`)
 		db.Do(t, `ALTER TABLE millrace_audit DROP COLUMN bulk`)
 		db.Do(t, `ALTER TABLE millrace_audit DROP COLUMN messages`)

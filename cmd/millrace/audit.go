@@ -27,8 +27,9 @@ func (a *app) auditCommand() *cobra.Command {
 about the outbox have no consumer. Operators and times have no index: after 100,000 entries that
 do not match, audit stops and says how to continue; in JSON, "next" is then not null.
 
-A retry or discard with --all-matching has one entry for each consumer, with the number of messages and
-the filter; with the ID of the entry, audit lists the messages. -o csv writes all that matches.`,
+A retry or discard with --all-matching, and a redispatch without keys, has one entry for each consumer,
+or one for the outbox, with the number of messages and the filter; with the ID of the entry, audit
+lists the messages. -o csv writes all that matches.`,
 		Example: `  millrace audit
   millrace audit --by ada@laptop --since 12h
   millrace audit --consumer billing --action pause --json

@@ -190,14 +190,6 @@ func layoutText(l outbox.Layout) string {
 	if len(l.Shards) == 0 {
 		return "No relay has run yet.\n"
 	}
-	relays := newTable("RELAY", "SHARDS", "STATE", "STARTED")
-	for _, r := range l.Relays {
-		state := "alive"
-		if !r.Alive {
-			state = "lapsed " + span(l.At.Sub(r.Until)) + " ago"
-		}
-		relays.add(r.Name, r.Shards, state, stamp(r.StartedAt))
-	}
 	shards := newTable("SHARD", "RELAY")
 	for _, s := range l.Shards {
 		owner := s.Relay
@@ -209,5 +201,17 @@ func layoutText(l outbox.Layout) string {
 		}
 		shards.add(s.Number, owner)
 	}
-	return relays.String() + brokerText(relaysOf(l)) + "\n" + shards.String()
+	return relaysTable(l) + "\n" + shards.String()
+}
+
+func relaysTable(l outbox.Layout) string {
+	relays := newTable("RELAY", "SHARDS", "STATE", "STARTED")
+	for _, r := range l.Relays {
+		state := "alive"
+		if !r.Alive {
+			state = "lapsed " + span(l.At.Sub(r.Until)) + " ago"
+		}
+		relays.add(r.Name, r.Shards, state, stamp(r.StartedAt))
+	}
+	return relays.String() + brokerText(relaysOf(l))
 }

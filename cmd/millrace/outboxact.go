@@ -19,6 +19,7 @@ type outboxAction struct {
 	name, doing, done string
 
 	one func(*outbox.Publisher, context.Context, int64, outbox.Operator) error
+	all func(*outbox.Publisher, context.Context, string, outbox.Operator, func(int)) (int, error)
 
 	by       *operators
 	topic    string
@@ -27,13 +28,19 @@ type outboxAction struct {
 }
 
 func (a *app) outboxRetryCommand() *cobra.Command {
-	act := &outboxAction{app: a, name: "retry", doing: "would be tried again", done: "to be tried again", one: (*outbox.Publisher).Retry}
+	act := &outboxAction{
+		app: a, name: "retry", doing: "would be tried again", done: "to be tried again",
+		one: (*outbox.Publisher).Retry, all: (*outbox.Publisher).RetryAll,
+	}
 	return act.command("Have relays try parked messages again", "  millrace outbox retry 17 18 --reason 'the exchange is there now' --yes\n"+
 		"  millrace outbox retry --all-matching --topic invoices --reason … --yes")
 }
 
 func (a *app) outboxDiscardCommand() *cobra.Command {
-	act := &outboxAction{app: a, name: "discard", doing: "would be deleted", done: "deleted", one: (*outbox.Publisher).Discard}
+	act := &outboxAction{
+		app: a, name: "discard", doing: "would be deleted", done: "deleted",
+		one: (*outbox.Publisher).Discard, all: (*outbox.Publisher).DiscardAll,
+	}
 	return act.command("Delete parked messages; what waits behind them is sent", "  millrace outbox discard 17 --reason 'nobody wants it' --yes")
 }
 
@@ -157,22 +164,22 @@ func (act *outboxAction) carryOut(ctx context.Context, out *outbox.Publisher, me
 	if err != nil {
 		return err
 	}
-	pause := time.NewTicker(max(time.Second/time.Duration(act.rate), 1))
-	defer pause.Stop()
 	bar, done := act.progress(act.name, admin.Count{N: len(messages)}), 0
+	if act.matching {
+		pause := time.NewTicker(max(time.Second/time.Duration(act.rate), 1))
+		defer pause.Stop()
+		done, err = act.all(out, ctx, act.topic, outbox.Operator(operator), func(done int) {
+			bar.at(done)
+			<-pause.C
+		})
+		messages = nil
+	}
 	for _, m := range messages {
-		err = act.one(out, ctx, m.ID, outbox.Operator(operator))
-		if err != nil && (!act.matching || !errors.Is(err, outbox.ErrNotFound) && !errors.Is(err, outbox.ErrWrongState)) {
+		if err = act.one(out, ctx, m.ID, outbox.Operator(operator)); err != nil {
 			break
 		}
-		if err == nil {
-			done++
-		}
-		err = nil
+		done++
 		bar.at(done)
-		if act.matching {
-			<-pause.C
-		}
 	}
 	bar.end()
 	shown := act.print(map[string]any{"messages": done, "done": act.name}, func() string {

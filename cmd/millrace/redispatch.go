@@ -76,7 +76,8 @@ func (r *redispatching) run(ctx context.Context, args []string) error {
 	if err := r.mustKnow(ctx, store, f); err != nil {
 		return err
 	}
-	found, unreadable, err := r.find(ctx, admin.New(store), admin.ConsumerFilter{Consumer: f.Consumer, Epoch: f.Epoch}, args)
+	of := admin.ConsumerFilter{Consumer: f.Consumer, Epoch: f.Epoch}
+	found, unreadable, err := r.find(ctx, admin.New(store), of, args)
 	if err != nil {
 		return err
 	}
@@ -86,6 +87,9 @@ func (r *redispatching) run(ctx context.Context, args []string) error {
 	}
 	if missing := r.by.missing(); missing != "" {
 		return r.propose(ctx, out, found, unreadable, missing)
+	}
+	if len(args) == 0 {
+		return r.carryOutAll(ctx, store, out, of, len(found))
 	}
 	return r.carryOut(ctx, store, out, found, unreadable)
 }
@@ -228,12 +232,27 @@ func (r *redispatching) carryOut(
 		}
 	}
 	bar.end()
-	shown := r.print(map[string]any{"done": "redispatch", "outcomes": done, "messages": messages}, func() string {
-		text := returnedBy(messages, done) + " stored in the outbox\n"
-		if len(found) == r.limit {
+	return errors.Join(failures, r.printDone(done, messages, false))
+}
+
+// carryOutAll takes all outcomes that the call matches, about so many.
+func (r *redispatching) carryOutAll(ctx context.Context, store *inbox.Store, out *outbox.Publisher, of admin.ConsumerFilter, total int) error {
+	operator, err := r.by.operator()
+	if err != nil {
+		return err
+	}
+	bar := r.progress("redispatch", admin.Count{N: total})
+	done, messages, err := admin.New(store).RedispatchAll(ctx, of, r.age, r.limit, operator, out, admin.Pace{Progress: bar.at})
+	bar.end()
+	return errors.Join(err, r.printDone(done, messages, total == r.limit))
+}
+
+func (r *redispatching) printDone(outcomes, messages int, more bool) error {
+	return r.print(map[string]any{"done": "redispatch", "outcomes": outcomes, "messages": messages}, func() string {
+		text := returnedBy(messages, outcomes) + " stored in the outbox\n"
+		if more {
 			text += "There may be more: call it again.\n"
 		}
 		return text
 	})
-	return errors.Join(failures, shown)
 }

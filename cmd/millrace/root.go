@@ -57,7 +57,7 @@ func (a *app) root() *cobra.Command {
 	flags.StringVar(&a.flags.prefix, "prefix", dialect.DefaultPrefix, "the `prefix` of the tables' names")
 	flags.StringVar(&a.flags.namespace, "namespace", "", "the `namespace` of the consumers")
 	flags.BoolVar(&a.flags.json, "json", false, "print JSON, as -o json does")
-	flags.StringVarP(&a.flags.output, "output", "o", "text", "the `form` of results: "+strings.Join(outputs, ", ")+"; wide is for status, csv for audit")
+	flags.StringVarP(&a.flags.output, "output", "o", "text", "the `form` of results: "+strings.Join(outputs, ", ")+"; wide is for status and processes, csv for audit")
 	flags.DurationVar(&a.flags.timeout, "timeout", 30*time.Second, "give up after so long; what works in batches has no limit unless this is given")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.understandOutput(cmd) }
 	complete(root, "output", outputs)
@@ -65,7 +65,7 @@ func (a *app) root() *cobra.Command {
 		panic(err) // the flag does not exist
 	}
 	root.AddCommand(
-		a.statusCommand(), a.listCommand(), a.waitingCommand(), a.explainCommand(), a.auditCommand(), a.checkCommand(),
+		a.statusCommand(), a.processesCommand(), a.listCommand(), a.waitingCommand(), a.explainCommand(), a.auditCommand(), a.checkCommand(),
 		a.retryCommand(), a.discardCommand(), a.replayCommand(), a.pauseCommand(), a.resumeCommand(),
 		a.setVersionCommand(), a.skipGapCommand(), a.redispatchCommand(), a.payloadCommand(),
 		a.outboxCommand(), a.stepsCommand(), a.purgeCommand(), a.importCommand(), a.migrateCommand(), a.schemaCommand(), a.policyCommand(), a.uiCommand(), a.contextCommand(), a.versionCommand(),

@@ -1,11 +1,11 @@
 package main
 
 import (
-	"fmt"
-	"runtime/debug"
-	"strings"
+	"cmp"
 
 	"github.com/spf13/cobra"
+
+	"github.com/millrace-go/millrace/internal/build"
 )
 
 func (a *app) versionCommand() *cobra.Command {
@@ -22,34 +22,24 @@ func (a *app) versionCommand() *cobra.Command {
 	}
 }
 
-// build says how the command was built.
-type build struct {
+// version says how the command was built, in JSON.
+type version struct {
 	Version string `json:"version"`
 	Commit  string `json:"commit,omitempty"` // if it was built from a checkout
 	Go      string `json:"go"`
+
+	release string
 }
 
-func built() build {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return build{Version: "unknown"}
-	}
-	b := build{Version: info.Main.Version, Go: info.GoVersion}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			b.Commit = s.Value
-		}
-	}
-	return b
+func built() version {
+	b := build.Read()
+	return version{cmp.Or(b.Version, "unknown"), b.Commit, b.Go, b.Release()}
 }
 
-func (b build) String() string {
-	text := b.Version
-	if revision := fmt.Sprintf("%.12s", b.Commit); !strings.Contains(text, revision) {
-		text += ", commit " + revision
-	}
-	if b.Go != "" {
-		text += ", " + b.Go
+func (v version) String() string {
+	text := cmp.Or(v.release, v.Version)
+	if v.Go != "" {
+		text += ", " + v.Go
 	}
 	return text
 }

@@ -15,7 +15,7 @@
 //   - [Admin.Pause] stops a consumer's queue, and [Admin.Resume] starts it again.
 //   - [Admin.Waiting] lists the aggregates that hold messages, and [Admin.SetVersion] releases the messages.
 //   - [Admin.StepsInDoubt] lists the steps in doubt, and [Admin.DecideStep] records whether one was done.
-//   - [Admin.Audit] lists the decisions and who made them.
+//   - [Admin.Audit] lists the decisions and who made them, and [Admin.Processes] the processes of the service.
 //
 // For migrations and rebuilds: [Admin.Import] records messages that another system has handled,
 // [Admin.Forget] makes a consumer handle everything again, and [Admin.Journal] lists completed messages that

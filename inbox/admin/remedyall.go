@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -46,7 +44,7 @@ type Pace struct {
 // the number of messages that will be handled now, also with an error or at the end of ctx: another
 // call does the rest. The audit has one entry of it for each consumer, see [Admin.AuditMessages].
 func (a *Admin) RetryAll(ctx context.Context, f Filter, by Operator, to message.Publisher, pace Pace) (retried int, err error) {
-	bulk := pace.bulk(by, stored.Retry, f)
+	bulk := pace.bulk(by, stored.Retry, f.String())
 	retried, err = a.forAll(ctx, f, by, pace, Status.Retryable, func(rows []stored.Message) (int, error) {
 		return a.retryBatch(ctx, rows, bulk, to)
 	})
@@ -60,7 +58,7 @@ func (a *Admin) RetryAll(ctx context.Context, f Filter, by Operator, to message.
 // DiscardAll does for each message that f matches what [Admin.Discard] does for one. It works like
 // [Admin.RetryAll].
 func (a *Admin) DiscardAll(ctx context.Context, f Filter, by Operator, pace Pace) (discarded int, err error) {
-	bulk := pace.bulk(by, discardAction, f)
+	bulk := pace.bulk(by, discardAction, f.String())
 	discarded, err = a.forAll(ctx, f, by, pace, Status.Stuck, func(rows []stored.Message) (int, error) {
 		gone := map[int64]bool{}
 		n, err := a.inBatch(ctx, rows, bulk, func(tx *sqlx.Tx, row stored.Message) error {
@@ -81,14 +79,11 @@ func (a *Admin) DiscardAll(ctx context.Context, f Filter, by Operator, pace Pace
 }
 
 // bulk returns what the audit table has of an action.
-func (p Pace) bulk(by Operator, action string, f Filter) stored.Bulk {
+func (p Pace) bulk(by Operator, action, which string) stored.Bulk {
 	if p.Audit == nil {
 		p.Audit = new(int64)
 	}
-	if *p.Audit == 0 {
-		*p.Audit = rand.Int64N(math.MaxInt64) + 1 //nolint:gosec // tells actions apart, keeps no secret
-	}
-	return stored.Bulk{ID: *p.Audit, By: by, Action: action, Which: f.String()}
+	return stored.Bulk{ID: stored.BulkID(p.Audit), By: by, Action: action, Which: which}
 }
 
 func (a *Admin) sayAll(by Operator, action string, f Filter, done int) {
@@ -111,14 +106,8 @@ func (a *Admin) forAll(
 	if f.Status != 0 && !allowed(f.Status) {
 		return 0, fmt.Errorf("%s messages do not allow that", f.Status)
 	}
-	if pace.PerSecond < 0 {
-		return 0, fmt.Errorf("PerSecond %d is negative", pace.PerSecond)
-	}
-	if pace.PerSecond == 0 {
-		pace.PerSecond = 1000
-	}
-	if _, live := a.rows.Live(ctx); live {
-		return 0, errors.New("not in a handler's transaction: it would hold every message until its end")
+	if err := a.mayDoMany(ctx, &pace); err != nil {
+		return 0, err
 	}
 	if f.ReceivedUntil.IsZero() {
 		now, err := a.rows.Now(ctx)
@@ -163,6 +152,18 @@ func (a *Admin) forAll(
 			return done, err
 		}
 	}
+}
+
+// mayDoMany refuses an action on many messages in a handler's transaction, and sets the defaults of pace.
+func (a *Admin) mayDoMany(ctx context.Context, pace *Pace) error {
+	if pace.PerSecond < 0 {
+		return fmt.Errorf("PerSecond %d is negative", pace.PerSecond)
+	}
+	pace.PerSecond = cmp.Or(pace.PerSecond, 1000)
+	if _, live := a.rows.Live(ctx); live {
+		return errors.New("not in a handler's transaction: it would hold every message until its end")
+	}
+	return nil
 }
 
 // wait waits until pace allows this many messages.

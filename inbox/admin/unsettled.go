@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -108,6 +109,81 @@ func (a *Admin) Redispatch(ctx context.Context, o UnsettledOutcome, by Operator,
 	if err := by.Validate(); err != nil {
 		return err
 	}
+	err := a.redispatch(ctx, o, to, func(tx *sqlx.Tx) error {
+		return a.rows.AuditOf(ctx, tx, by, redispatchAction, o.consumer, o.id, o.detail())
+	})
+	if err != nil {
+		return err
+	}
+	a.inbox.Decided(by, redispatchAction, watermill.LogFields{
+		"consumer": o.Consumer, "epoch": o.Epoch, "message_id": o.MessageID, "topic": o.Topic, "count": len(o.Messages),
+	})
+	return nil
+}
+
+// RedispatchAll does what [Admin.Redispatch] does for one for the outcomes that [Admin.Unsettled] lists.
+// One that cannot be published stops no other: RedispatchAll returns the errors of all. It skips those
+// that were settled meanwhile, and ignores Pace.Mark, because an outcome that is published is gone. It
+// returns how many outcomes and how many messages of theirs it published, also with an error or at the
+// end of ctx. The audit has one entry of it for each consumer, see [Admin.AuditMessages].
+func (a *Admin) RedispatchAll(
+	ctx context.Context, f ConsumerFilter, age time.Duration, limit int, by Operator, to message.Publisher, pace Pace,
+) (outcomes, messages int, err error) {
+	if err := cmp.Or(by.Validate(), a.mayDoMany(ctx, &pace)); err != nil {
+		return 0, 0, err
+	}
+	bulk := pace.bulk(by, redispatchAction, f.outcomes(age))
+	began := time.Now()
+	found, err := a.Unsettled(ctx, f, age, limit)
+	problems := []error{err}
+	for _, o := range found {
+		err := pace.wait(ctx, began, outcomes)
+		if err == nil {
+			err = a.redispatch(ctx, o, to, func(tx *sqlx.Tx) error {
+				return bulk.Audit(ctx, tx, a.rows.Dialect, stored.Changed{Consumer: o.consumer, MessageID: o.id, Detail: o.detail()})
+			})
+		}
+		switch {
+		case errors.Is(err, inbox.ErrNotFound):
+		case err != nil:
+			problems = append(problems, err)
+		default:
+			outcomes, messages = outcomes+1, messages+len(o.Messages)
+			if pace.Progress != nil {
+				pace.Progress(outcomes)
+			}
+		}
+		if ctx.Err() != nil || errors.Is(err, inbox.ErrUnavailable) {
+			break
+		}
+	}
+	if outcomes > 0 {
+		a.inbox.Decided(by, redispatchAction, watermill.LogFields{"count": messages})
+	}
+	return outcomes, messages, errors.Join(problems...)
+}
+
+// outcomes says in words which outcomes f selects.
+func (f ConsumerFilter) outcomes(age time.Duration) string {
+	text := "outcomes"
+	if f.Consumer != "" {
+		text += fmt.Sprintf(", of consumer %q", f.Consumer)
+	}
+	if f.Epoch != nil {
+		text += fmt.Sprintf(", of epoch %d", *f.Epoch)
+	}
+	return text + fmt.Sprintf(", stored longer than %v ago", age)
+}
+
+// redispatchAction is the action's name in the audit table.
+const redispatchAction = "redispatch"
+
+func (o *UnsettledOutcome) detail() string {
+	return fmt.Sprintf("%d messages to topic %q", len(o.Messages), o.Topic)
+}
+
+// redispatch publishes and settles an outcome in a transaction that audit records.
+func (a *Admin) redispatch(ctx context.Context, o UnsettledOutcome, to message.Publisher, audit func(*sqlx.Tx) error) error {
 	var own *ambient.Tx
 	err := a.rows.Write(ctx, func(tx *sqlx.Tx) error {
 		fresh, err := a.inbox.DeleteOutcome(ctx, tx, o.consumer, o.id)
@@ -117,8 +193,7 @@ func (a *Admin) Redispatch(ctx context.Context, o UnsettledOutcome, by Operator,
 		case !fresh:
 			return fmt.Errorf("it was settled before: %w", inbox.ErrNotFound)
 		}
-		detail := fmt.Sprintf("%d messages to topic %q", len(o.Messages), o.Topic)
-		if err := a.rows.AuditOf(ctx, tx, by, "redispatch", o.consumer, o.id, detail); err != nil || len(o.Messages) == 0 {
+		if err := audit(tx); err != nil || len(o.Messages) == 0 {
 			return err // erased payloads leave no message
 		}
 		own = ambient.New(tx, a.rows.DB.DB)
@@ -135,9 +210,6 @@ func (a *Admin) Redispatch(ctx context.Context, o UnsettledOutcome, by Operator,
 	if own != nil {
 		own.Committed()
 	}
-	a.inbox.Decided(by, "redispatch", watermill.LogFields{
-		"consumer": o.Consumer, "epoch": o.Epoch, "message_id": o.MessageID, "topic": o.Topic, "count": len(o.Messages),
-	})
 	return nil
 }
 

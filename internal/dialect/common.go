@@ -253,6 +253,25 @@ var common = Dialect{
 		WHERE a.minute >= ? AND c.namespace = ?
 		ORDER BY a.minute, c.name, c.epoch`,
 
+	BeatProcess: `
+		INSERT INTO millrace_processes (namespace, name, token, host, pid, program, version, millrace, consumers, serves,
+			started_at, seen_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now} - ?, {now})
+		ON CONFLICT (namespace, name, token) DO UPDATE SET
+			consumers = EXCLUDED.consumers, serves = EXCLUDED.serves, seen_at = EXCLUDED.seen_at`,
+	LeaveProcess: `
+		DELETE FROM millrace_processes
+		WHERE namespace = ? AND name = ? AND token = ?`,
+	SelectProcesses: `
+		SELECT name, token, host, pid, program, version, millrace, consumers, serves, started_at, seen_at, {now} AS now
+		FROM millrace_processes
+		WHERE namespace = ? AND name >= ? AND (name > ? OR token > ?)
+		ORDER BY name, token
+		LIMIT ?`,
+	PurgeProcesses: `
+		DELETE FROM millrace_processes
+		WHERE seen_at < ?`,
+
 	AcquireLease: `
 		INSERT INTO millrace_leases (consumer, message_id, token, until)
 		VALUES (?, ?, ?, {now} + ?)

@@ -129,6 +129,13 @@ type Dialect struct {
 	SelectActivity string
 	PurgeActivity  string
 
+	// Stores whose background work runs. BeatProcess takes for how long the Store has been there. SelectProcesses takes
+	// a namespace, a name, twice, and the token behind which to begin.
+	BeatProcess     string
+	LeaveProcess    string
+	SelectProcesses string
+	PurgeProcesses  string
+
 	// Leases of middleware.Deduplicate.
 	AcquireLease string
 	SelectLease  string

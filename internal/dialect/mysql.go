@@ -119,6 +119,13 @@ var mysql = Dialect{
 		ORDER BY minute, consumer
 		LIMIT ?`,
 
+	BeatProcess: `
+		INSERT INTO millrace_processes (namespace, name, token, host, pid, program, version, millrace, consumers, serves,
+			started_at, seen_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now} - ?, {now})
+		ON DUPLICATE KEY UPDATE
+			consumers = VALUES(consumers), serves = VALUES(serves), seen_at = VALUES(seen_at)`,
+
 	AcquireLease: `
 		INSERT INTO millrace_leases (consumer, message_id, token, until)
 		VALUES (?, ?, ?, {now} + ?)

@@ -22,7 +22,8 @@ const (
 		JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE c.relname IN ('{prefix}claims', '{prefix}outcomes', '{prefix}results', '{prefix}messages', '{prefix}versions',
 				'{prefix}journal', '{prefix}history', '{prefix}steps', '{prefix}leases', '{prefix}blobs',
-				'{prefix}audit', '{prefix}audit_messages', '{prefix}dropped', '{prefix}activity', '{prefix}replays', '{prefix}consumers')
+				'{prefix}audit', '{prefix}audit_messages', '{prefix}dropped', '{prefix}activity', '{prefix}replays', '{prefix}processes',
+				'{prefix}consumers')
 			AND c.relkind = 'r'
 			AND (n.nspname = '{schema}' OR '{schema}' = '' AND pg_table_is_visible(c.oid))`
 	postgresMayAnalyse = `CASE WHEN current_setting('server_version_num')::INTEGER < 170000 THEN pg_has_role(c.relowner, 'USAGE')

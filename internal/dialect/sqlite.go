@@ -46,7 +46,8 @@ var sqlite = Dialect{
 		UNION ALL SELECT 'millrace_replays', FALSE, COUNT(*) FROM millrace_replays
 		UNION ALL SELECT 'millrace_steps', FALSE, COUNT(*) FROM millrace_steps
 		UNION ALL SELECT 'millrace_history', FALSE, COUNT(*) FROM millrace_history
-		UNION ALL SELECT 'millrace_audit_messages', FALSE, COUNT(*) FROM millrace_audit_messages`,
+		UNION ALL SELECT 'millrace_audit_messages', FALSE, COUNT(*) FROM millrace_audit_messages
+		UNION ALL SELECT 'millrace_processes', FALSE, COUNT(*) FROM millrace_processes`,
 	SelectOutgrown:   `SELECT '' WHERE FALSE`, // SQLite plans by the indexes, not by the number of rows
 	SelectUnanalysed: `SELECT '' WHERE FALSE`,
 

@@ -6,6 +6,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"slices"
 
 	"github.com/jmoiron/sqlx"
@@ -23,17 +25,42 @@ type Bulk struct {
 	Which  string // which messages it is to take
 }
 
+// BulkID returns the number of an action, which audit has if it goes on. If audit is 0, BulkID sets it.
+func BulkID(audit *int64) int64 {
+	if *audit == 0 {
+		*audit = rand.Int64N(math.MaxInt64) + 1 //nolint:gosec // tells actions apart, keeps no secret
+	}
+	return *audit
+}
+
+// Changed is a message that an action on many has changed.
+type Changed struct {
+	Consumer  int32 // 0 for the outbox
+	MessageID []byte
+	Original  []byte // of a collision
+	Detail    string
+}
+
 // AuditBulk records what b has done to messages in tx.
 func (r *Rows) AuditBulk(ctx context.Context, tx *sqlx.Tx, b Bulk, messages ...Message) error {
-	order := func(a, b Message) int { return cmp.Compare(a.Consumer, b.Consumer) } // so that two calls cannot deadlock
-	messages = slices.Clone(messages)
+	all := make([]Changed, 0, len(messages))
+	for i := range messages {
+		m := &messages[i]
+		all = append(all, Changed{m.Consumer, m.MessageID, m.Original, m.detail()})
+	}
+	return b.Audit(ctx, tx, r.Dialect, all...)
+}
+
+// Audit records what b has done to messages in tx.
+func (b Bulk) Audit(ctx context.Context, tx *sqlx.Tx, d *dialect.Dialect, messages ...Changed) error {
+	order := func(a, b Changed) int { return cmp.Compare(a.Consumer, b.Consumer) } // so that two calls cannot deadlock
 	slices.SortStableFunc(messages, order)
 	for len(messages) > 0 {
-		n := slices.IndexFunc(messages, func(m Message) bool { return m.Consumer != messages[0].Consumer })
+		n := slices.IndexFunc(messages, func(m Changed) bool { return m.Consumer != messages[0].Consumer })
 		if n < 0 {
 			n = len(messages)
 		}
-		if err := r.auditBulk(ctx, tx, b, messages[:n]); err != nil {
+		if err := b.audit(ctx, tx, &d.Remedy, messages[:n]); err != nil {
 			return fmt.Errorf("audit: %w", err)
 		}
 		messages = messages[n:]
@@ -41,10 +68,10 @@ func (r *Rows) AuditBulk(ctx context.Context, tx *sqlx.Tx, b Bulk, messages ...M
 	return nil
 }
 
-// auditBulk records messages of one consumer. The statement that counts them locks the entry, so the numbers of
+// audit records messages of one consumer. The statement that counts them locks the entry, so the numbers of
 // messages are the caller's until tx ends.
-func (r *Rows) auditBulk(ctx context.Context, tx *sqlx.Tx, b Bulk, messages []Message) error {
-	d, consumer := r.Dialect.Remedy, messages[0].Consumer
+func (b Bulk) audit(ctx context.Context, tx *sqlx.Tx, d *dialect.Remedy, messages []Changed) error {
+	consumer := messages[0].Consumer
 	by := []any{[]byte(b.By.Name), []byte(b.Action), []byte(b.By.Reason)}
 	counted, err := database.Affected(tx.ExecContext(ctx, d.CountBulk,
 		append([]any{len(messages), b.ID, consumer, []byte(b.Which)}, by...)...))
@@ -72,7 +99,7 @@ func (r *Rows) auditBulk(ctx context.Context, tx *sqlx.Tx, b Bulk, messages []Me
 	}
 	args := make([]any, 0, 5*len(messages))
 	for i, m := range messages {
-		args = append(args, entry.ID, entry.Messages-int64(len(messages)-i-1), m.MessageID, m.Original, []byte(m.detail()))
+		args = append(args, entry.ID, entry.Messages-int64(len(messages)-i-1), m.MessageID, m.Original, []byte(m.Detail))
 	}
 	_, err = tx.ExecContext(ctx, dialect.InsertMany(d.InsertBulkMessage, len(messages)), args...)
 	return err

@@ -294,5 +294,5 @@ func TestKeysAreEnough(t *testing.T) {
 // pages are all that a browser can open, of a service that failed.
 var pages = []string{
 	"", "inbox", "inbox?status=failed_terminal&consumer=billing", "message?key=order-0001", "message?key=nobody", "failures",
-	"waiting", "outbox", "consumers", "audit?operator=ada", "check", "nowhere", "aggregate?consumer=projection&aggregate=order-7",
+	"waiting", "outbox", "consumers", "processes", "audit?operator=ada", "check", "nowhere", "aggregate?consumer=projection&aggregate=order-7",
 }

@@ -20,7 +20,7 @@ import (
 // pages are all that can be asked for; every rule is held to each.
 var pages = []string{
 	"", "?consumer=billing&window=24h", "inbox", "inbox?status=failed_terminal&consumer=billing", "message?key=order-0001",
-	"message?key=nobody", "failures?sort=last", "waiting", "aggregate?consumer=billing&aggregate=order-7", "outbox", "consumers", "audit", "check",
+	"message?key=nobody", "failures?sort=last", "waiting", "aggregate?consumer=billing&aggregate=order-7", "outbox", "consumers", "processes", "processes?name=web-1", "audit", "check",
 	"inbox?sort=-stored", "?sort=-stuck",
 }
 

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,6 +23,7 @@ import (
 	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/stuck"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -36,7 +39,7 @@ var pageBodies = []testdb.Body{
 			"": "No consumer has handled", "inbox": "Nothing is open", "inbox?status=parked": "No message is in this state",
 			"inbox?topic=x": "No open message matches", "message?key=x": "Nothing is known", "failures": "Nothing fails",
 			"waiting": "No aggregate waits", "outbox": "No message was given up", "consumers": "No consumer is known",
-			"audit": "There are no entries yet",
+			"audit": "There are no entries yet", "processes": "No process is listed", "processes?name=x": "No process of this name is listed",
 		} {
 			b.shows(b.get(page), text, `class="empty`)
 		}
@@ -89,6 +92,36 @@ var pageBodies = []testdb.Body{
 		assert.Regexp(t, `<dt>Wait for an operator</dt><dd><a href="[^"]*">2</a>`, page.text)
 		assert.Regexp(t, `(?s)billing.*<td class="n wide">90</td><td class="n wide">12</td>`, page.text)
 		b.shows(b.get("?consumer=shipping&window=6h"), "Overview of shipping")
+	}},
+	{Name: "processes", Why: "who serves what, in which version, who is silent; and nothing that a name contains is markup", Run: func(t *testing.T, db *testdb.DB) {
+		service := stuck.New(t, db, inbox.Config{PurgeInterval: 100 * time.Millisecond})
+		b := &bed{service, service.Dashboard()}
+		b.Serve(consumer, millrace.VersionGate{}.Middleware)
+		msg := stuck.Order(1, "")
+		outbox.Stamp(msg, "order-7", 1)
+		b.Put(consumer, msg)
+		rig.Eventually(t, "it is listed", func() bool {
+			return strings.Contains(b.get("processes").text,
+				`<a href="inbox?consumer=billing">billing</a> <span class="pill">queue</span> <span class="pill">version gate</span>`)
+		})
+		b.shows(b.get("processes"), `good">runs`)
+		db.Do(t, `INSERT INTO millrace_outbox_layout (id, generation, shards, target) VALUES (1, 1, 64, 64)`)
+		db.Do(t, `INSERT INTO millrace_outbox_relays (token, name, started_at, until) VALUES (7, 'shop-1', 1, 1)`)
+		odd := "<script>\x00\xff\u202e"
+		for i := range 60 {
+			db.Do(t, `INSERT INTO millrace_processes (namespace, name, token, host, pid, program, version, millrace, consumers, serves, started_at, seen_at)
+				VALUES (?, ?, ?, ?, 1, ?, ?, ?, 40, ?, ?, ?)`, []byte{}, []byte(odd), i+1, []byte(odd), []byte(odd), []byte(odd), []byte(odd),
+				[]byte(`[`+strings.Repeat(`{"consumer":"<script>","epoch":7,"handler":"\u0000<script>"},`, 34)+`{}]`), int64(math.MinInt64), int64(math.MaxInt64))
+		}
+		page := b.get("processes")
+		b.shows(page, `bad">silent`, "10 more", "epoch 7", `rel="next"`, "shop-1", "lease ended")
+		assert.NotContains(t, page.text, "<script>")
+		assert.NotContains(t, page.text, "\u202e")
+		next := regexp.MustCompile(`<a href="([^"]+)" rel="next"`).FindStringSubmatch(page.text)
+		b.shows(b.get(strings.ReplaceAll(next[1], "&amp;", "&")), "First page")
+		named := b.get("processes?name=" + url.QueryEscape(odd))
+		b.shows(named, `bad">silent`, `rel="next"`)
+		assert.NotContains(t, named.text, `good">runs`)
 	}},
 	{Name: "an imported message", Why: "nobody takes it for one that was handled here", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)

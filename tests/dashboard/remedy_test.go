@@ -50,7 +50,7 @@ var remedyBodies = []testdb.Body{
 		b.Await(0, `SELECT COUNT(*) FROM millrace_messages`)
 		assert.Equal(t, 1, b.Audited("retry", "owner added"))
 		b.shows(b.get("message?key=order-0001"), "completed", "retry by ada", "owner added", "invoice-of-order-0001", "invoices",
-			"until it was closed", "attempt 1: ", "account 7 has no owner", "It ran in ", " for ", `href="https://tempo.internal/trace/4bf9%22%2F%3C"`)
+			"until it was closed", "attempt 1: ", "account 7 has no owner", `It ran in <a href="processes?name=`, " for ", `href="https://tempo.internal/trace/4bf9%22%2F%3C"`)
 		b.refused(b.post("message-retry", "id", "1", "key", "order-0001", "reason", "again"), http.StatusNotFound, "Nothing was changed")
 	}},
 	{Name: "discard", Why: "the message counts as handled, with a reason", Run: func(t *testing.T, db *testdb.DB) {

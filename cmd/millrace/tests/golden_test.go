@@ -16,6 +16,11 @@ var looks = []struct {
 	name string
 	args []string
 }{
+	{"processes", []string{"processes"}}, // first, because they fall silent
+	{"processes-json", []string{"processes", "--json"}},
+	{"processes-wide", []string{"processes", "-o", "wide"}},
+	{"processes-name", []string{"processes", "web-2/4711", "--limit", "1"}},
+	{"processes-none", []string{"processes", "web-3/4711"}},
 	{"status", []string{"status"}},
 	{"status-json", []string{"status", "--json"}},
 	{"list", []string{"list"}},

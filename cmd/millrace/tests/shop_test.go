@@ -3,6 +3,7 @@ package tests_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,6 +40,7 @@ func newShop(t *testing.T, db *testdb.DB) *shop {
 	s.stock()
 	s.produce()
 	s.work()
+	s.deploy()
 	s.exec(`UPDATE millrace_claims SET processed_at = ? WHERE result = 1`, ago(3*day))
 	s.exec(`UPDATE millrace_outbox SET created_at = ? WHERE topic = ?`, ago(3*day), "invoices")
 	s.exec(`UPDATE millrace_dropped SET at = ?`, ago(5*day/2))
@@ -181,6 +183,25 @@ func (s *shop) produce() {
 		time.Now().Add(time.Hour).UnixMicro())
 	for shard, owner := range []int{7, 7, 8, 0} {
 		s.exec(`INSERT INTO millrace_outbox_shards (generation, shard, owner) VALUES (1, ?, ?)`, shard, owner)
+	}
+}
+
+// deploy lists two processes: one that runs, and one of the release before that was killed.
+func (s *shop) deploy() {
+	s.Helper()
+	for name, p := range map[string]struct {
+		version, serves string
+		seen            int64
+	}{
+		"web-1/4711": {
+			"v1.4.2", `[{"consumer":"billing","epoch":0,"queue":true,"gate":true},{"consumer":"mail","epoch":0,"handler":"send-mail"}]`,
+			time.Now().Add(50 * time.Second).UnixMicro(), // it runs for long enough
+		},
+		"web-2/4711": {"v1.4.1", `[{"consumer":"billing","epoch":0,"queue":true,"gate":true}]`, ago(time.Hour)},
+	} {
+		s.exec(`INSERT INTO millrace_processes (namespace, name, token, host, pid, program, version, millrace, consumers, serves, started_at, seen_at)
+			VALUES (?, ?, 1, ?, 4711, ?, ?, ?, ?, ?, ?, ?)`, []byte{}, []byte(name), []byte(name[:5]), []byte("example.com/shop/cmd/web"),
+			[]byte(p.version), []byte("v0.9.0"), strings.Count(p.serves, "consumer"), []byte(p.serves), ago(2*day), p.seen)
 	}
 }
 

@@ -81,12 +81,18 @@ func (s *shop) viewsMatch() {
 			At, Key, Detail string
 		}
 	}
-	s.said(&changed, "audit", "11")
-	for i, v := range s.view("audit_messages") {
-		m := changed.Messages[i]
-		s.equal(v, "entry", 11, "number", m.Number, "at", m.At, "message_key", m.Key, "detail", m.Detail, "operator", changed.Entry.By,
-			"reason", changed.Entry.Reason, "action", "retry", "consumer", "billing", "epoch", 0)
+	seen := map[string]int{}
+	for _, v := range s.view("audit_messages") {
+		if v["number"] == "1" {
+			changed.Entry = entry{}
+			s.said(&changed, "audit", v["entry"])
+		}
+		m := changed.Messages[seen[changed.Entry.Action]]
+		seen[changed.Entry.Action]++
+		s.equal(v, "entry", changed.Entry.ID, "number", m.Number, "at", m.At, "message_key", m.Key, "detail", m.Detail,
+			"operator", changed.Entry.By, "reason", changed.Entry.Reason, "action", changed.Entry.Action, "consumer", changed.Entry.Consumer)
 	}
+	assert.Equal(s, map[string]int{"retry": 1, "outbox discard": 1, "redispatch": 1}, seen)
 
 	history := s.view("history")
 	require.Len(s, history, s.count(`SELECT COUNT(*) FROM millrace_history`))
@@ -101,6 +107,26 @@ func (s *shop) viewsMatch() {
 		if seconds, _ := strconv.ParseFloat(v["seconds"], 64); h.Took != 0 { //nolint:errcheck // then it is 0
 			assert.InDelta(s, h.Took.Seconds(), seconds, 1e-6)
 		}
+	}
+
+	var running struct {
+		Processes []struct {
+			Name, Host, Program, Version, Millrace string
+			PID                                    int
+			Started                                string `json:"started_at"`
+			Seen                                   string `json:"seen_at"`
+			Serves                                 []admin.Serving
+		}
+	}
+	s.said(&running, "processes")
+	require.Len(s, running.Processes, 2)
+	for i, v := range s.view("processes") {
+		p := running.Processes[i]
+		var serves []admin.Serving
+		require.NoError(s, json.Unmarshal([]byte(v["serves"]), &serves))
+		assert.Equal(s, p.Serves, serves)
+		s.equal(v, "namespace", "", "name", p.Name, "host", p.Host, "pid", p.PID, "program", p.Program, "version", p.Version,
+			"millrace", p.Millrace, "consumers", len(serves), "started_at", p.Started, "seen_at", p.Seen)
 	}
 
 	states := map[string]string{}
@@ -125,7 +151,7 @@ func (s *shop) viewsMatch() {
 
 	views := strings.Count(strings.Join(dialect.For(s.db.Dialect, dialect.Names{Prefix: dialect.DefaultPrefix}).DropViews(), "\n"), "VIEW ")
 	assert.Len(s, promised(), views)
-	assert.Equal(s, views, 4+10, "each was read")
+	assert.Equal(s, views, 5+10, "each was read")
 
 	// What nobody but an attacker or a bug wrote is shown as well.
 	s.exec(`UPDATE millrace_messages SET status = 99, due_at = ?, received_at = ?, message_id = ? WHERE id = 6`, int64(math.MaxInt64), int64(math.MinInt64), []byte{})
