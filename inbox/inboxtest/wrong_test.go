@@ -61,7 +61,7 @@ func TestWrongServicesAreFound(t *testing.T) {
 				msg.Ack()
 				return addInTx(msg)
 			}),
-			want: []string{"m1 is acked while its handler runs", "the ledger is"},
+			want: []string{"wrong_test.go:", ": m1 is acked while its handler runs", "the ledger is"},
 		},
 		{
 			name:  "InstantAck outside of nothing that remembers",
@@ -102,7 +102,7 @@ func TestWrongServicesAreFound(t *testing.T) {
 				p.Router.AddConsumerHandler("book", "payments", p.Subscriber, addInTx)
 				return nil
 			},
-			want: []string{"published to poison before the commit", "I1, I4: published under another UUID"},
+			want: []string{"published to poison before the commit", "wrong_test.go:", "its transaction is committed\n    A middleware between Inbox and the handler, which is middleware.poisonQueue.Middleware, hides", "I1, I4: published under another UUID"},
 		},
 		{
 			name:  "Retry inside of Inbox",
@@ -112,7 +112,7 @@ func TestWrongServicesAreFound(t *testing.T) {
 				p.Router.AddConsumerHandler("book", "payments", p.Subscriber, addInTx)
 				return nil
 			},
-			want: []string{"the handler runs again in the transaction in which it failed", "add it to the router before Inbox"},
+			want: []string{"wrong_test.go:", ": the handler runs again in the transaction in which it failed", "which is middleware.Retry.Middleware, repeats", "before Inbox"},
 		},
 		{
 			name:  "a goroutine with the transaction",
