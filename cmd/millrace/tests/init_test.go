@@ -237,7 +237,11 @@ func (m *made) try() {
 	m.run("go", "build", "-o", program, ".")
 	m.run("go", "test", "-c", "-o", tests, ".")
 	m.env = append(m.env, "TEST_DATABASE_URL="+m.database())
-	said := m.run(tests, "-test.v", "-test.run", "TestEachPaymentCountsOnce")
+	args := []string{"-test.v", "-test.run", "TestEachPaymentCountsOnce"}
+	if !testdb.Long() {
+		args = append(args, "-test.short")
+	}
+	said := m.run(tests, args...)
 	assert.Contains(m, said, "--- PASS: TestEachPaymentCountsOnce")
 	if m.Policy {
 		assert.Contains(m, m.run(binary, "policy", "check", "policy.yaml"), "nothing is wrong")
