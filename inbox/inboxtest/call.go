@@ -72,6 +72,7 @@ var (
 // text is a parsed statement.
 type text struct {
 	what   string // its verb and its table
+	shown  string // on one line
 	table  string
 	writes bool
 }
@@ -86,7 +87,7 @@ func read(query string) *text {
 	plain := hint.ReplaceAllString(query, "")
 	shown := strings.TrimSpace(blank.ReplaceAllString(plain, " "))
 	verb, _, _ := strings.Cut(shown, " ")
-	t := &text{what: strings.ToUpper(verb), writes: writes.MatchString(plain)}
+	t := &text{what: strings.ToUpper(verb), shown: shown, writes: writes.MatchString(plain)}
 	if m := target.FindStringSubmatch(shown); m != nil {
 		t.table = strings.Trim(m[1], "\"`")
 		t.what += " " + t.table

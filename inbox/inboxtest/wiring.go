@@ -86,13 +86,13 @@ func (w *wiring) statement(c *conn, ctx context.Context, query string, said *tex
 		own.place = userOf(stack)
 		if !passes(stack, handlerFrame, module+"middleware.") { // hooks of the inbox may use it too
 			w.found(finding{
-				what: "the transaction is used outside of the handler's own goroutine: " + query, place: userOf(stack),
+				what: "the transaction is used outside of the handler's own goroutine: " + said.shown, place: userOf(stack),
 				cure: "The handler may have returned by then, and its transaction have ended: do the work in the handler itself.",
 			})
 		}
 	case said.writes && w.inHandler(stack, ctx) && !slices.Contains(w.process.play.scenario.Outside, said.table):
 		w.found(finding{
-			what: "written outside of the inbox's transaction: " + query, place: userOf(stack),
+			what: "written outside of the inbox's transaction: " + said.shown, place: userOf(stack),
 			cure: "The write is repeated whenever the handler runs again: use inbox.Tx(msg.Context()) instead of the pool, or name the table in Scenario.Outside.",
 		})
 	}
@@ -187,8 +187,8 @@ func (w *wiring) blame(line string) string {
 	return frame{service.Name(), file, at}.place()
 }
 
-// inner is what the compiler adds to the name of a function for those in it.
-var inner = regexp.MustCompile(`(\.func\d+)+(\.\d+)*$`)
+// inner is what the compiler adds to the name of a function for those in it, and for a method that is a value.
+var inner = regexp.MustCompile(`-fm.*$|(\.func\d+(\.\d+)*)+$`)
 
 // nextTo names the middleware that calls the handler, from the stack outside of innermost.
 func nextTo(stack []frame) string {
