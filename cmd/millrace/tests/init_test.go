@@ -242,7 +242,11 @@ func (m *made) try() {
 	program, tests := filepath.Join(m.TempDir(), "service"), filepath.Join(m.TempDir(), "service.test")
 	m.run("go", "build", "-o", program, ".")
 	m.run("go", "test", "-c", "-o", tests, ".")
-	m.env = append(m.env, "TEST_DATABASE_URL="+m.database())
+	urls := []string{m.database()}
+	if testdb.Long() {
+		urls = append(urls, m.database(), m.database(), m.database())
+	}
+	m.env = append(m.env, "TEST_DATABASE_URL="+strings.Join(urls, " "))
 	args := []string{"-test.v", "-test.run", "TestEachPaymentCountsOnce"}
 	if !testdb.Long() {
 		args = append(args, "-test.short")
