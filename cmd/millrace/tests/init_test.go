@@ -102,42 +102,6 @@ func TestInitOnAFullDisk(t *testing.T) {
 	assert.Empty(t, left)
 }
 
-// pairs are services among which each two choices meet.
-func pairs() (rows []skeleton.Service) {
-	choices := func(s skeleton.Service) (all []string) {
-		each := []string{s.Database, s.Broker, fmt.Sprint("outbox ", s.Outbox), fmt.Sprint("gate ", s.Gate), fmt.Sprint("queue ", s.Queue), fmt.Sprint("policy ", s.Policy)}
-		for i, a := range each {
-			for _, b := range each[:i] {
-				all = append(all, a+", "+b)
-			}
-		}
-		return all
-	}
-	services := skeleton.All("example.com/none")
-	met := map[string]bool{}
-	for {
-		best, most := 0, 0
-		for i, s := range services {
-			n := 0
-			for _, pair := range choices(s) {
-				if !met[pair] {
-					n++
-				}
-			}
-			if n > most {
-				best, most = i, n
-			}
-		}
-		if most == 0 {
-			return rows
-		}
-		rows = append(rows, services[best])
-		for _, pair := range choices(services[best]) {
-			met[pair] = true
-		}
-	}
-}
-
 // triedServices are those that this process has tried: make stress, which runs each test many times, tries each once.
 var triedServices = map[string]bool{}
 
@@ -147,7 +111,7 @@ func TestInitRuns(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short builds no services")
 	}
-	for _, s := range testdb.Sample(t, 2, pairs()) {
+	for _, s := range testdb.Sample(t, 2, skeleton.Pairs("example.com/none")) {
 		name := fmt.Sprintf("%s %s outbox %t gate %t queue %t policy %t", s.Database, s.Broker, s.Outbox, s.Gate, s.Queue, s.Policy)
 		if triedServices[name] {
 			continue

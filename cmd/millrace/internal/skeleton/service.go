@@ -53,24 +53,6 @@ func (s Service) Validate() error {
 	return errors.Join(problems...)
 }
 
-// All returns every service that there is, for tests.
-func All(module string) (all []Service) {
-	for _, database := range Databases {
-		for _, broker := range Brokers {
-			for flags := range 16 {
-				s := Service{
-					Module: module, Database: database, Broker: broker,
-					Outbox: flags&1 != 0, Gate: flags&2 != 0, Queue: flags&4 != 0, Policy: flags&8 != 0,
-				}
-				if s.Validate() == nil {
-					all = append(all, s)
-				}
-			}
-		}
-	}
-	return all
-}
-
 // Durable reports whether the service has a queue.
 func (s Service) Durable() bool { return s.Queue || s.Gate }
 
