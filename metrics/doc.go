@@ -34,5 +34,6 @@
 // # Alerts
 //
 // Beside this file are alerts.yml, rules for Prometheus, and dashboard.json, a dashboard for
-// Grafana. docs/runbook.md says what to do about each alert; docs/metrics.md lists all metrics.
+// Grafana; [Alerts] and [Dashboard] return them. docs/runbook.md says what to do about each alert;
+// docs/metrics.md lists all metrics.
 package metrics

@@ -68,7 +68,7 @@ func (a *app) root() *cobra.Command {
 		a.statusCommand(), a.processesCommand(), a.listCommand(), a.waitingCommand(), a.explainCommand(), a.auditCommand(), a.checkCommand(),
 		a.retryCommand(), a.discardCommand(), a.replayCommand(), a.pauseCommand(), a.resumeCommand(),
 		a.setVersionCommand(), a.skipGapCommand(), a.redispatchCommand(), a.payloadCommand(),
-		a.outboxCommand(), a.stepsCommand(), a.purgeCommand(), a.importCommand(), a.migrateCommand(), a.schemaCommand(), a.policyCommand(), a.uiCommand(), a.contextCommand(), a.versionCommand(),
+		a.outboxCommand(), a.stepsCommand(), a.purgeCommand(), a.importCommand(), a.migrateCommand(), a.schemaCommand(), a.policyCommand(), a.initCommand(), a.uiCommand(), a.contextCommand(), a.versionCommand(),
 	)
 	return root
 }

@@ -3,6 +3,8 @@ package inboxtest
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
@@ -70,6 +72,7 @@ var (
 // text is a parsed statement.
 type text struct {
 	what   string // its verb and its table
+	shown  string // on one line
 	table  string
 	writes bool
 }
@@ -84,7 +87,7 @@ func read(query string) *text {
 	plain := hint.ReplaceAllString(query, "")
 	shown := strings.TrimSpace(blank.ReplaceAllString(plain, " "))
 	verb, _, _ := strings.Cut(shown, " ")
-	t := &text{what: strings.ToUpper(verb), writes: writes.MatchString(plain)}
+	t := &text{what: strings.ToUpper(verb), shown: shown, writes: writes.MatchString(plain)}
 	if m := target.FindStringSubmatch(shown); m != nil {
 		t.table = strings.Trim(m[1], "\"`")
 		t.what += " " + t.table
@@ -113,7 +116,25 @@ func deliveryOf(ctx context.Context) *delivery {
 type workKey struct{}
 
 // frame is one function in the stack of a call.
-type frame struct{ function, place string }
+type frame struct {
+	function, file string
+	line           int
+}
+
+// place is the frame's line as go test and editors find it: from the folder of the test.
+func (f frame) place() string {
+	file := f.file
+	if near, err := filepath.Rel(folder(), file); err == nil && len(near) < len(file) {
+		file = near
+	}
+	return fmt.Sprintf("%s:%d", file, f.line)
+}
+
+// folder is where go test runs a package's tests. A test may change the working directory later.
+var folder = sync.OnceValue(func() string {
+	dir, _ := os.Getwd() // without it, places are absolute
+	return dir
+})
 
 // callers returns the stack of a call, the innermost function first.
 func callers() []frame {
@@ -122,7 +143,7 @@ func callers() []frame {
 	var all []frame
 	for {
 		f, more := frames.Next()
-		all = append(all, frame{f.Function, fmt.Sprintf("%s:%d", f.File[strings.LastIndexByte(f.File, '/')+1:], f.Line)})
+		all = append(all, frame{f.Function, f.File, f.Line})
 		if !more {
 			return all
 		}
@@ -152,7 +173,7 @@ func isMillraces(stack []frame) bool {
 func userOf(stack []frame) string {
 	for _, f := range stack {
 		if !begins(f.function, libraries) {
-			return f.place
+			return f.place()
 		}
 	}
 	return ""

@@ -240,7 +240,7 @@ func (st *stage) play(p plan) (*play, *outcome, error) {
 	o, err := pl.run()
 	st.mu.Lock()
 	for _, f := range pl.findings {
-		if !slices.Contains(st.findings, f) {
+		if !slices.ContainsFunc(st.findings, f.same) {
 			st.findings = append(st.findings, f)
 		}
 	}

@@ -3,6 +3,9 @@ package inboxtest
 import (
 	"context"
 	"fmt"
+	"reflect"
+	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -13,16 +16,22 @@ import (
 // finding is a mistake in a service's wiring, found in its calls.
 type finding struct {
 	what  string
-	place string // the user's line to blame, if any
+	place string // the user's line to blame
 	cure  string
+
+	around bool // the mistake is around the handler: plays that see it at another line see the same one
+}
+
+// same reports whether two findings are of one mistake.
+func (f finding) same(other finding) bool {
+	if f.around {
+		f.place = other.place
+	}
+	return f == other
 }
 
 func (f finding) String() string {
-	text := f.what
-	if f.place != "" {
-		text = f.place + ": " + text
-	}
-	return text + "\n    " + f.cure
+	return f.place + ": " + f.what + "\n    " + f.cure
 }
 
 // wiring watches how a process uses the transactions of the inbox.
@@ -36,9 +45,11 @@ type wiring struct {
 // claimed is the inbox's transaction on a connection.
 type claimed struct {
 	delivery *delivery
-	runs     int   // of the handler
-	inside   bool  // the handler is running
-	failed   error // what the handler returned
+	runs     int    // of the handler
+	inside   bool   // the handler is running
+	failed   error  // what the handler returned
+	place    string // the last line at which the handler used the transaction
+	between  string // the middleware next to the handler, if it is not Millrace's
 }
 
 // handlerFrame is in the stack of every call that the handler's goroutine makes.
@@ -58,8 +69,8 @@ func (w *wiring) statement(c *conn, ctx context.Context, query string, said *tex
 	case query == "COMMIT" && own != nil:
 		if own.failed != nil {
 			w.found(finding{
-				what: fmt.Sprintf("the handler failed (%v), and its transaction is committed", own.failed),
-				cure: "A middleware between Inbox and the handler hides the error: put PoisonQueue, IgnoreErrors and the like outside of Inbox.",
+				what: fmt.Sprintf("the handler failed (%v), and its transaction is committed", own.failed), place: w.blame(own.place), around: true,
+				cure: "A middleware between Inbox and the handler" + own.between + " hides the error: put PoisonQueue, IgnoreErrors and the like outside of Inbox.",
 			})
 		}
 		delete(w.claims, c)
@@ -72,15 +83,16 @@ func (w *wiring) statement(c *conn, ctx context.Context, query string, said *tex
 		w.claims[c] = &claimed{delivery: deliveryOf(c.tx)} //nolint:contextcheck // the transaction's
 	case millraces || userOf(stack) == "":
 	case own != nil:
+		own.place = userOf(stack)
 		if !passes(stack, handlerFrame, module+"middleware.") { // hooks of the inbox may use it too
 			w.found(finding{
-				what: "the transaction is used outside of the handler's own goroutine: " + query, place: userOf(stack),
+				what: "the transaction is used outside of the handler's own goroutine: " + said.shown, place: userOf(stack),
 				cure: "The handler may have returned by then, and its transaction have ended: do the work in the handler itself.",
 			})
 		}
 	case said.writes && w.inHandler(stack, ctx) && !slices.Contains(w.process.play.scenario.Outside, said.table):
 		w.found(finding{
-			what: "written outside of the inbox's transaction: " + query, place: userOf(stack),
+			what: "written outside of the inbox's transaction: " + said.shown, place: userOf(stack),
 			cure: "The write is repeated whenever the handler runs again: use inbox.Tx(msg.Context()) instead of the pool, or name the table in Scenario.Outside.",
 		})
 	}
@@ -109,7 +121,7 @@ func (w *wiring) published(topic string, stack []frame) {
 		return
 	}
 	w.found(finding{
-		what: "published to " + topic + " before the commit", place: userOf(stack),
+		what: "published to " + topic + " before the commit", place: w.blame(userOf(stack)),
 		cure: "The message goes out even if the transaction is rolled back: publish through outbox.Publisher, or return the message from the handler.",
 	})
 }
@@ -122,24 +134,24 @@ func (w *wiring) innermost(next message.HandlerFunc) message.HandlerFunc {
 		if err != nil {
 			return nil, err
 		}
-		own := w.enter(deliveryOf(ctx))
+		own := w.enter(deliveryOf(ctx), callers())
 		produced, err := next(msg)
 		w.leave(own, err)
 		return produced, now.end(ctx, err)
 	}
 }
 
-func (w *wiring) enter(d *delivery) *claimed {
+func (w *wiring) enter(d *delivery, stack []frame) *claimed {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, cl := range w.claims {
 		if cl.delivery != nil && cl.delivery == d {
 			cl.runs++
-			cl.inside, cl.failed = true, nil
+			cl.inside, cl.failed, cl.between = true, nil, nextTo(stack)
 			if cl.runs > 1 {
 				w.found(finding{
-					what: "the handler runs again in the transaction in which it failed",
-					cure: "Retry is inside of Inbox: add it to the router before Inbox.",
+					what: "the handler runs again in the transaction in which it failed", place: w.blame(cl.place), around: true,
+					cure: "A middleware between Inbox and the handler" + cl.between + " repeats it: add Retry and the like to the router before Inbox.",
 				})
 			}
 			return cl
@@ -158,11 +170,36 @@ func (w *wiring) leave(own *claimed, err error) {
 	select {
 	case <-own.delivery.msg.Acked():
 		w.found(finding{
-			what: own.delivery.letter.name + " is acked while its handler runs",
+			what: own.delivery.letter.name + " is acked while its handler runs", place: w.blame(own.place), around: true,
 			cure: "A crash now loses the message: remove InstantAck, and do not call msg.Ack in a handler.",
 		})
 	default:
 	}
+}
+
+// blame returns a line of the user's, or where Scenario.Service begins if there is none: it wires what goes wrong.
+func (w *wiring) blame(line string) string {
+	if line != "" {
+		return line
+	}
+	service := runtime.FuncForPC(reflect.ValueOf(w.process.play.scenario.Service).Pointer())
+	file, at := service.FileLine(service.Entry())
+	return frame{service.Name(), file, at}.place()
+}
+
+// inner is what the compiler adds to the name of a function for those in it, and for a method that is a value.
+var inner = regexp.MustCompile(`-fm.*$|(\.func\d+(\.\d+)*)+$`)
+
+// nextTo names the middleware that calls the handler, from the stack outside of innermost.
+func nextTo(stack []frame) string {
+	if len(stack) == 0 || begins(stack[0].function, millrace) {
+		return ""
+	}
+	name := inner.ReplaceAllString(stack[0].function[strings.LastIndexByte(stack[0].function, '/')+1:], "")
+	if !begins(stack[0].function, libraries) {
+		name += " at " + stack[0].place()
+	}
+	return ", which is " + name + ","
 }
 
 // found records a finding, once.
@@ -170,7 +207,7 @@ func (w *wiring) found(f finding) {
 	pl := w.process.play
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
-	if !slices.Contains(pl.findings, f) {
+	if !slices.ContainsFunc(pl.findings, f.same) {
 		pl.findings = append(pl.findings, f)
 	}
 }

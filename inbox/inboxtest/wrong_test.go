@@ -61,7 +61,7 @@ func TestWrongServicesAreFound(t *testing.T) {
 				msg.Ack()
 				return addInTx(msg)
 			}),
-			want: []string{"m1 is acked while its handler runs", "the ledger is"},
+			want: []string{"wrong_test.go:", ": m1 is acked while its handler runs", "the ledger is"},
 		},
 		{
 			name:  "InstantAck outside of nothing that remembers",
@@ -102,7 +102,7 @@ func TestWrongServicesAreFound(t *testing.T) {
 				p.Router.AddConsumerHandler("book", "payments", p.Subscriber, addInTx)
 				return nil
 			},
-			want: []string{"published to poison before the commit", "I1, I4: published under another UUID"},
+			want: []string{"published to poison before the commit", "exhaust_test.go:", "I1, I4: published under another UUID"},
 		},
 		{
 			name:  "Retry inside of Inbox",
@@ -112,7 +112,7 @@ func TestWrongServicesAreFound(t *testing.T) {
 				p.Router.AddConsumerHandler("book", "payments", p.Subscriber, addInTx)
 				return nil
 			},
-			want: []string{"the handler runs again in the transaction in which it failed", "add it to the router before Inbox"},
+			want: []string{"wrong_test.go:", ": the handler runs again in the transaction in which it failed", "which is middleware.Retry.Middleware, repeats", "before Inbox"},
 		},
 		{
 			name:  "a goroutine with the transaction",
@@ -229,6 +229,34 @@ func TestWrongServicesAreFound(t *testing.T) {
 				assert.Contains(t, text, want)
 			}
 		})
+	}
+}
+
+// A finding about what stands around the handler names it, and the handler's last line.
+func TestTheMiddlewareToBlameIsNamed(t *testing.T) {
+	t.Parallel()
+	heard := &heard{TB: t}
+	s := accounts(nil)
+	s.Service = func(p *inboxtest.Process) error {
+		store, err := inbox.NewStore(p.DB, inbox.Config{Logger: p.Logger, WithoutPlugin: true})
+		if err != nil {
+			return err
+		}
+		p.OnClose(store.Close)
+		p.Router.AddMiddleware(inboxOf(store), swallow)
+		p.Router.AddConsumerHandler("book", "payments", p.Subscriber, addInTx)
+		return nil
+	}
+	inboxtest.Replay(heard, s, "fail before m1 UPDATE accounts")
+	assert.Regexp(t, `inboxtest: wrong_test\.go:\d+: the handler failed \(.*refused\), and its transaction is committed\n`+
+		`    A middleware between Inbox and the handler, which is inboxtest_test\.swallow at wrong_test\.go:\d+, hides`, heard.String())
+}
+
+// swallow takes every failure for a success.
+func swallow(next message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		produced, _ := next(msg)
+		return produced, nil
 	}
 }
 

@@ -33,6 +33,18 @@ func TestRelease(t *testing.T) {
 		said, err := exec.Command(filepath.Join(u.bin, "millrace"), "--version").CombinedOutput() //nolint:gosec // ours
 		require.NoError(t, err, "%s", said)
 		assert.Contains(t, string(said), u.version)
+
+		service := filepath.Join(folder, "service")
+		said, err = exec.Command(filepath.Join(u.bin, "millrace"), "init", "--module", "example.com/billing", //nolint:gosec // ours
+			"--database", "sqlite", "--outbox", "--queue", "--policy", service).CombinedOutput()
+		require.NoError(t, err, "%s", said)
+		u.goCommand(t, service, "mod", "tidy")
+		u.goCommand(t, service, "vet", ".")
+		text, err := os.ReadFile(filepath.Join(service, "go.mod"))
+		require.NoError(t, err)
+		for _, required := range []string{own + " " + u.version, own + "/metrics " + u.version} {
+			assert.Contains(t, string(text), required)
+		}
 	})
 	t.Run("install the linter", func(t *testing.T) {
 		t.Parallel()
