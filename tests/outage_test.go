@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -216,3 +218,35 @@ func (d *dials) Connect(context.Context) (driver.Conn, error) {
 
 // Driver returns what opens the connections.
 func (d *dials) Driver() driver.Driver { return d.driver }
+
+// A server that is frozen keeps its connections and answers nothing. Deliveries find that out by BEGIN, count an outage, and are
+// held back like in any other one.
+func TestOutageOfAServerThatAnswersNothing(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"postgres", "mysql"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.On(t, name)
+			wire := servers.Proxy(t, regexp.MustCompile(`[\w.]+:\d+\b`).FindString(db.DSN[strings.LastIndex(db.DSN, "@"):]))
+			b := newBed(t, db)
+			var found atomic.Int64
+			store := b.newStore(db.Open(t, testdb.Via(wire.Addr()), testdb.Pool(1)).DB, inbox.Config{Observers: []inbox.Observer{
+				inbox.On(func(context.Context, inbox.Event) { found.Add(1) }, inbox.KindOutage),
+			}})
+			h := b.inbox(effect, on(store), func(i *millrace.Inbox) { i.Timeout = 6 * time.Second })
+			must(t, h, newMessage("before"))
+
+			wire.Freeze()
+			msg := newMessage("during")
+			rig.MustFail(t, h, msg, inbox.ErrUnavailable, "has not answered BEGIN")
+			assert.Equal(t, int64(1), found.Load())
+
+			wire.Thaw()
+			rig.Eventually(b, "the database serves again", func() bool {
+				_, err := h(again(msg))
+				return err == nil
+			})
+			assert.Equal(t, 1, b.effectsOf(msg.UUID))
+		})
+	}
+}

@@ -11,6 +11,8 @@ import (
 	"reflect"
 	"strings"
 	"syscall"
+
+	"github.com/millrace-go/millrace/internal/owned"
 )
 
 // Kind is what an error of the database means for the caller.
@@ -123,7 +125,7 @@ func unwrap(err error) error {
 
 func classifyOne(err error) Kind {
 	switch err { //nolint:errorlint // walks the tree itself
-	case driver.ErrBadConn, sql.ErrConnDone, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed: //nolint:errorlint // the same
+	case driver.ErrBadConn, sql.ErrConnDone, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, owned.ErrUnanswered: //nolint:errorlint // the same
 		return Unavailable
 	case context.Canceled, context.DeadlineExceeded:
 		return Other

@@ -19,6 +19,13 @@ import (
 // ErrLost says that the database rolled the transaction back while it was in use.
 var ErrLost = errors.New("the database had rolled the transaction back")
 
+// ErrUnanswered says that the server left a connection of the pool without an answer to BEGIN until the context ended,
+// for [silence] at least. A server that is frozen, or a network that loses all packets, shows nothing else.
+var ErrUnanswered = errors.New("the database has not answered BEGIN")
+
+// silence is how long a server that works never takes for BEGIN.
+const silence = 5 * time.Second
+
 // Tx is a transaction. Only the owner calls its Commit and Rollback; on a guarded connection the
 // Commit of the embedded transaction fails.
 type Tx struct {
@@ -70,7 +77,11 @@ func beginOnce(ctx context.Context, db *sqlx.DB, options *sql.TxOptions, guard b
 // begin leaves the rollback at the end of the context to database/sql, since some drivers limit
 // COMMIT by the context. database/sql then also gives up the connection.
 func (t *Tx) begin(ctx context.Context, options *sql.TxOptions) (err error) {
+	began := time.Now()
 	if t.Tx, err = t.conn.BeginTxx(ctx, options); err != nil {
+		if waited := time.Since(began); ctx.Err() != nil && waited >= silence {
+			return fmt.Errorf("%w for %v (%v)", ErrUnanswered, waited.Round(time.Second), err) //nolint:errorlint // the kind of err says less
+		}
 		return err
 	}
 	t.release = context.AfterFunc(ctx, t.discard)
