@@ -43,6 +43,17 @@ func TestIndex(t *testing.T) {
 	}
 }
 
+// TestChangelog: an entry is one line, which a reader can scan; what it refers to is in docs.
+func TestChangelog(t *testing.T) {
+	for line := range strings.Lines(readText(t, "../CHANGELOG.md")) {
+		if strings.HasPrefix(line, "  ") {
+			assert.Equal(t, "  |", line[:3], "of an entry, only a table has several lines: %s", line)
+		} else {
+			assert.LessOrEqual(t, len(line), 185, line)
+		}
+	}
+}
+
 // TestDocumentationCatches proves that each rule can fail.
 func TestDocumentationCatches(t *testing.T) {
 	root := t.TempDir()
