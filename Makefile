@@ -175,6 +175,15 @@ ui-demo: ## run the dashboard on SQLite with generated traffic, at 127.0.0.1:864
 pictures: ## take the pictures of the dashboard for the documentation
 	@$(services); cd tests/browser && go test -count=1 -run TestPictures . -update
 
+SITE := docs/.vitepress
+
+.PHONY: docs
+docs: $(SITE)/node_modules ## build the documentation as a site in docs/.vitepress/dist (needs Node.js 20)
+	@cd $(SITE) && npm run --silent build
+
+$(SITE)/node_modules: $(SITE)/package-lock.json
+	cd $(SITE) && npm ci --no-audit --no-fund && touch node_modules
+
 $(GOLANGCI_LINT):
 	GOBIN=$(@D) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
 

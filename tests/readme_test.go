@@ -7,6 +7,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,9 +23,34 @@ func TestDocumentation(t *testing.T) {
 	require.NoError(t, err)
 	decisions, err := fs.Glob(repository, "docs/decisions/*.md")
 	require.NoError(t, err)
-	documents = append(append(documents, decisions...), "README.md", "CHANGELOG.md")
+	examples, err := fs.Glob(repository, "_examples/*/README.md")
+	require.NoError(t, err)
+	documents = slices.Concat(documents, decisions, examples, []string{"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"})
 	for _, problem := range checkDocuments(t, repository, documents) {
 		t.Error(problem)
+	}
+}
+
+// TestIndex: docs/README.md, which the site of make docs has for its navigation, leads to every page.
+func TestIndex(t *testing.T) {
+	index := readText(t, "../docs/README.md")
+	pages, err := filepath.Glob("../docs/*.md")
+	require.NoError(t, err)
+	for _, page := range pages {
+		if name := filepath.Base(page); name != "README.md" {
+			assert.Contains(t, index, "]("+name)
+		}
+	}
+}
+
+// TestChangelog: an entry is one line, which a reader can scan; what it refers to is in docs.
+func TestChangelog(t *testing.T) {
+	for line := range strings.Lines(readText(t, "../CHANGELOG.md")) {
+		if strings.HasPrefix(line, "  ") {
+			assert.Equal(t, "  |", line[:3], "of an entry, only a table has several lines: %s", line)
+		} else {
+			assert.LessOrEqual(t, len(line), 185, line)
+		}
 	}
 }
 
@@ -68,7 +94,11 @@ func checkDocuments(t *testing.T, repository fs.FS, documents []string) (problem
 	for _, name := range documents {
 		text, err := fs.ReadFile(repository, name)
 		require.NoError(t, err)
-		for _, problem := range append(wrongSnippets(string(text), code), wrongLinks(repository, name, string(text))...) {
+		wrong := wrongLinks(repository, name, string(text))
+		if name != "docs/first-hour.md" { // tests/modules compiles and runs what it shows
+			wrong = append(wrong, wrongSnippets(string(text), code)...)
+		}
+		for _, problem := range wrong {
 			problems = append(problems, name+": "+problem)
 		}
 	}

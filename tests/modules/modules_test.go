@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,10 +28,19 @@ func TestRelease(t *testing.T) {
 	}
 	u := newUser(t)
 
-	t.Run("install the command", func(t *testing.T) {
+	t.Run("the first hour", func(t *testing.T) {
 		t.Parallel()
+		document, err := os.ReadFile("../../docs/first-hour.md")
+		require.NoError(t, err)
+		repository, err := filepath.Abs(filepath.Join("..", ".."))
+		require.NoError(t, err)
 		folder := t.TempDir()
-		u.goCommand(t, folder, "install", own+"/cmd/millrace@"+u.version)
+		// The version is that of the release, but what is compiled is the working tree, as in the other steps of .ci/run.
+		work := filepath.Join(t.TempDir(), "go.work")
+		require.NoError(t, os.WriteFile(work, fmt.Appendf(nil, "go %s\nuse %s\nreplace %s => %s\n",
+			strings.TrimPrefix(strings.Fields(runtime.Version())[0], "go"), folder, own, repository), 0o600))
+		env := slices.Concat(u.env, []string{"GOWORK=" + work, "GOFLAGS=-modcacherw", "CGO_ENABLED=", "PATH=" + u.bin + ":" + os.Getenv("PATH")})
+		require.NoError(t, follow(folder, env, string(document)))
 		said, err := exec.Command(filepath.Join(u.bin, "millrace"), "--version").CombinedOutput() //nolint:gosec // ours
 		require.NoError(t, err, "%s", said)
 		assert.Contains(t, string(said), u.version)

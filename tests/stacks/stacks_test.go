@@ -23,18 +23,43 @@ type order struct {
 	Amount int64
 }
 
+// placedOrder is a message as an EventBus of Watermill sends it.
+func placedOrder(uuid string, o order) *message.Message {
+	payload, err := json.Marshal(o)
+	if err != nil {
+		panic(err)
+	}
+	msg := message.NewMessage(uuid, payload)
+	msg.Metadata.Set("name", "order")
+	return msg
+}
+
 func read(msg *message.Message) (o order, err error) { return o, json.Unmarshal(msg.Payload, &o) }
 
-// stacks makes a handler of each library, which inserts the order and adds its amount to the account.
-var stacks = map[string]func(db *sqlx.DB) (message.NoPublishHandlerFunc, error){
-	"database/sql": func(*sqlx.DB) (message.NoPublishHandlerFunc, error) { return withDatabaseSQL, nil },
-	"sqlx":         func(*sqlx.DB) (message.NoPublishHandlerFunc, error) { return withSqlx, nil },
-	"pgx":          func(*sqlx.DB) (message.NoPublishHandlerFunc, error) { return withPgx, nil },
-	"sqlc":         func(*sqlx.DB) (message.NoPublishHandlerFunc, error) { return withSqlc, nil },
-	"squirrel":     func(*sqlx.DB) (message.NoPublishHandlerFunc, error) { return withSquirrel, nil },
-	"bun":          func(db *sqlx.DB) (message.NoPublishHandlerFunc, error) { return withBun(db), nil },
-	"ent":          func(*sqlx.DB) (message.NoPublishHandlerFunc, error) { return withEnt, nil },
-	"GORM":         withGORM,
+// stacks add a handler of each library to the router, which inserts the order and adds its amount to the account.
+var stacks = map[string]func(p *inboxtest.Process) error{
+	"database/sql": handler(withDatabaseSQL),
+	"sqlx":         handler(withSqlx),
+	"pgx":          handler(withPgx),
+	"sqlc":         handler(withSqlc),
+	"squirrel":     handler(withSquirrel),
+	"ent":          handler(withEnt),
+	"bun":          func(p *inboxtest.Process) error { return handler(withBun(p.DB))(p) },
+	"CQRS":         func(p *inboxtest.Process) error { return addGroup(p.Router, p.Subscriber) },
+	"GORM": func(p *inboxtest.Process) error {
+		h, err := withGORM(p.DB)
+		if err != nil {
+			return err
+		}
+		return handler(h)(p)
+	},
+}
+
+func handler(h message.NoPublishHandlerFunc) func(p *inboxtest.Process) error {
+	return func(p *inboxtest.Process) error {
+		p.Router.AddConsumerHandler("shop", "orders", p.Subscriber, h)
+		return nil
+	}
 }
 
 // TestStacks delivers each message twice, and kills the process before and after each commit.
@@ -61,7 +86,7 @@ type ledger struct {
 	Balance int64
 }
 
-func scenarioOf(stack func(db *sqlx.DB) (message.NoPublishHandlerFunc, error)) inboxtest.Scenario {
+func scenarioOf(stack func(p *inboxtest.Process) error) inboxtest.Scenario {
 	return inboxtest.Scenario{
 		Prepare: func(ctx context.Context, db *sqlx.DB) error {
 			store, err := inbox.NewStore(db, inbox.Config{}) //nolint:contextcheck // it takes none
@@ -84,15 +109,9 @@ func scenarioOf(stack func(db *sqlx.DB) (message.NoPublishHandlerFunc, error)) i
 			}
 			p.OnClose(store.Close)
 			millrace.Inbox{Store: store, Timeout: time.Second}.AddTo(p.Router)
-			handler, err := stack(p.DB)
-			if err != nil {
-				return err
-			}
-			p.Router.AddConsumerHandler("shop", "orders", p.Subscriber, handler)
-			return nil
+			return stack(p)
 		},
-		Inputs: inboxtest.To("orders",
-			message.NewMessage("m1", []byte(`{"ID":"o1","Amount":10}`)), message.NewMessage("m2", []byte(`{"ID":"o2","Amount":5}`))),
+		Inputs: inboxtest.To("orders", placedOrder("m1", order{"o1", 10}), placedOrder("m2", order{"o2", 5})),
 		Ledger: func(ctx context.Context, db *sqlx.DB) (any, error) {
 			var l ledger
 			err := db.GetContext(ctx, &l, `SELECT (SELECT COUNT(*) FROM orders) AS orders, (SELECT balance FROM accounts) AS balance`)
