@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-var update = flag.Bool("update", false, "write the pictures of the documentation into docs/images")
+var update = flag.Bool("update", false, "write docs/images, and what docs/a-night.md says of the browser")
 
 // TestPictures takes the pictures of the documentation, or some of them where they are not to be written. It asserts
 // only that they are there and small: no two runs draw the same.
