@@ -4,6 +4,7 @@
 //	eval "$(tests/services.sh)"
 //	cd tests/browser && go test ./...
 //	go test -run TestPictures -update ./...    # writes docs/images
+//	go test -run TestANight -update ./...      # writes its half of docs/a-night.md
 //
 // It is a module of its own, so that nobody who uses Millrace has to download chromedp.
 package browser
