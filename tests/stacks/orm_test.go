@@ -6,6 +6,8 @@ import (
 
 	"entgo.io/ent/dialect"
 	entsql "entgo.io/ent/dialect/sql"
+	"entgo.io/ent/dialect/sql/sqlgraph"
+	"entgo.io/ent/schema/field"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 	"github.com/uptrace/bun"
@@ -72,7 +74,7 @@ func inTx(ctx context.Context, db *gorm.DB, tx *sql.Tx) *gorm.DB {
 	return session
 }
 
-// withEnt takes the transaction for the driver of a client: ent.NewClient(ent.Driver(driver)) of the code that ent has generated.
+// withEnt does what the code does that ent has generated: it gives the driver to sqlgraph, which begins a transaction for an update.
 func withEnt(msg *message.Message) error {
 	o, err := read(msg)
 	if err != nil {
@@ -82,12 +84,34 @@ func withEnt(msg *message.Message) error {
 	if err != nil {
 		return err
 	}
-	driver := entsql.NewDriver(dialect.Postgres, entsql.Conn{ExecQuerier: tx.Tx})
-	build := entsql.Dialect(dialect.Postgres)
-	query, args := build.Insert("orders").Columns("id", "amount").Values(o.ID, o.Amount).Query()
-	if err := driver.Exec(msg.Context(), query, args, nil); err != nil {
+	driver := entDriver(tx.Tx) // of a client: ent.NewClient(ent.Driver(driver))
+	err = sqlgraph.CreateNode(msg.Context(), driver, &sqlgraph.CreateSpec{
+		Table: "orders", ID: &sqlgraph.FieldSpec{Column: "id", Type: field.TypeString, Value: o.ID},
+		Fields: []*sqlgraph.FieldSpec{{Column: "amount", Type: field.TypeInt64, Value: o.Amount}},
+	})
+	if err != nil {
 		return err
 	}
-	query, args = build.Update("accounts").Add("balance", o.Amount).Where(entsql.EQ("id", "shop")).Query()
-	return driver.Exec(msg.Context(), query, args, nil)
+	id := &sqlgraph.FieldSpec{Column: "id", Type: field.TypeString, Value: "shop"}
+	return sqlgraph.UpdateNode(msg.Context(), driver, &sqlgraph.UpdateSpec{
+		Node:       &sqlgraph.NodeSpec{Table: "accounts", ID: id, Columns: []string{"id"}},
+		Fields:     sqlgraph.FieldMut{Add: []*sqlgraph.FieldSpec{{Column: "balance", Type: field.TypeInt64, Value: o.Amount}}},
+		ScanValues: func([]string) ([]any, error) { return []any{new(sql.NullString)}, nil },
+		Assign:     func([]string, []any) error { return nil },
+	})
+}
+
+// entTx is a driver of ent that stays in a transaction.
+type entTx struct{ *entsql.Driver }
+
+func entDriver(tx *sql.Tx) entTx {
+	return entTx{entsql.NewDriver(dialect.Postgres, entsql.Conn{ExecQuerier: tx})}
+}
+
+// Tx is what ent calls for an update, and for edges. That of the embedded driver panics, since it has no *sql.DB.
+func (d entTx) Tx(context.Context) (dialect.Tx, error) { return dialect.NopTx(d), nil }
+
+// BeginTx is Tx.
+func (d entTx) BeginTx(ctx context.Context, _ *entsql.TxOptions) (dialect.Tx, error) {
+	return d.Tx(ctx)
 }

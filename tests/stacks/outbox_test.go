@@ -53,7 +53,7 @@ func placeWithEnt(ctx context.Context, db *sql.DB, out *outbox.Publisher, o orde
 		return err
 	}
 	defer tx.Rollback() //nolint:errcheck // after the commit it does nothing
-	driver := entsql.NewDriver("postgres", entsql.Conn{ExecQuerier: tx})
+	driver := entDriver(tx)
 	query, args := entsql.Dialect("postgres").Insert("orders").Columns("id", "amount").Values(o.ID, o.Amount).Query()
 	if err := driver.Exec(ctx, query, args, nil); err != nil {
 		return err
