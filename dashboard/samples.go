@@ -161,7 +161,7 @@ func (h *Handler) Run(ctx context.Context) error {
 		quick := h.samples.none()
 		taken, err := h.backlog(ctx, 0, countRun)
 		if err == nil {
-			h.wrong.stale.Store(true)
+			h.wrong.acted.Add(1)
 			err = new(overview).addProblems(ctx, h, taken)
 		}
 		if err == nil && quick {

@@ -1,8 +1,10 @@
 package dashboard_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -152,7 +154,15 @@ var remedyBodies = []testdb.Body{
 
 		page = b.get("failure?group=" + b.group("no stock"))
 		b.shows(page, "1 message fails the same way")
-		b.done(b.post("failure-discard", append(b.fields(page, "failure-discard"), "reason", "sold out")...))
+		b.shows(b.get("failures"), "no stock")
+		discarded := b.post("failure-discard", append(b.fields(page, "failure-discard"), "reason", "sold out")...)
+		left, leave := context.WithCancel(t.Context())
+		leave()
+		for range 20 { // a browser that does not wait for the groups
+			b.pages.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(left, http.MethodGet, stuck.Prefix+"/failures", nil))
+		}
+		assert.NotContains(t, b.get("failures").text, "no stock")
+		b.done(discarded)
 		assert.Equal(t, 1, b.Audited("discard", "sold out"))
 		b.AwaitStuck(250)
 	}},
