@@ -66,10 +66,15 @@ func (h *Handler) lately(ctx context.Context) ([]sample, error) {
 	if s.runs.Load() > 0 {
 		countTo = countRun
 	}
-	if s.stale.Swap(false) {
+	acted := s.stale.Swap(false)
+	if acted {
 		fresh = 0
 	}
-	return h.backlog(ctx, fresh, countTo)
+	taken, err := h.backlog(ctx, fresh, countTo)
+	if err != nil && acted {
+		s.stale.Store(true) // the next page shows what the operator did
+	}
+	return taken, err
 }
 
 // fresh returns how old may be what Run reads again and again.
