@@ -34,8 +34,8 @@ func (h *Handler) post(w http.ResponseWriter, v *visit) {
 		return
 	}
 	next, err := a.do(v)
-	h.groups.stale.Store(true) // the operator wants to see the result
-	h.wrong.stale.Store(true)
+	h.groups.acted.Add(1) // the operator wants to see the result
+	h.wrong.acted.Add(1)
 	h.samples.stale.Store(true)
 	switch {
 	case err != nil:

@@ -16,7 +16,7 @@ const groupsKept = 10 * time.Minute
 // page waits for that unless an operator has acted.
 func (h *Handler) lastGroups(ctx context.Context) (*reading[[]admin.FailureGroup], error) {
 	last := h.groups.last.Load()
-	if h.samples.runs.Load() == 0 || last == nil || time.Since(last.at) > groupsKept || h.groups.stale.Load() {
+	if h.samples.runs.Load() == 0 || last == nil || time.Since(last.at) > groupsKept || h.groups.stale() {
 		return h.readGroups(ctx)
 	}
 	if last.old(time.Second) {

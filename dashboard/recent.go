@@ -10,19 +10,26 @@ import (
 type recent[T any] struct {
 	turn  turn
 	last  atomic.Pointer[reading[T]]
-	stale atomic.Bool // an operator changed something
+	acted atomic.Int64 // counts what an operator changed
 }
 
 // reading is what was read, and when.
 type reading[T any] struct {
 	at    time.Time
 	took  time.Duration
+	acted int64 // how much an operator had changed before
 	found T
 }
 
 // old reports whether r is to be read again: after fresh, or ten times as long as it took.
 func (r *reading[T]) old(fresh time.Duration) bool {
 	return r == nil || time.Since(r.at) >= max(fresh, 10*r.took)
+}
+
+// stale reports whether an operator changed something since r was read.
+func (r *recent[T]) stale() bool {
+	last := r.last.Load()
+	return last != nil && last.acted != r.acted.Load()
 }
 
 // get returns what read returned lately.
@@ -39,15 +46,15 @@ func (r *recent[T]) read(ctx context.Context, fresh time.Duration, read func(con
 		return nil, err
 	}
 	defer r.turn.give()
-	if last := r.last.Load(); !last.old(fresh) && !r.stale.Swap(false) {
+	if last := r.last.Load(); !last.old(fresh) && !r.stale() {
 		return last, nil
 	}
-	began := time.Now()
+	began, acted := time.Now(), r.acted.Load()
 	found, err := read(ctx)
 	if err != nil {
 		return nil, err
 	}
-	now := &reading[T]{at: began, took: time.Since(began), found: found}
+	now := &reading[T]{at: began, took: time.Since(began), acted: acted, found: found}
 	r.last.Store(now)
 	return now, nil
 }

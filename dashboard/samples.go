@@ -66,10 +66,15 @@ func (h *Handler) lately(ctx context.Context) ([]sample, error) {
 	if s.runs.Load() > 0 {
 		countTo = countRun
 	}
-	if s.stale.Swap(false) {
+	acted := s.stale.Swap(false)
+	if acted {
 		fresh = 0
 	}
-	return h.backlog(ctx, fresh, countTo)
+	taken, err := h.backlog(ctx, fresh, countTo)
+	if err != nil && acted {
+		s.stale.Store(true) // the next page shows what the operator did
+	}
+	return taken, err
 }
 
 // fresh returns how old may be what Run reads again and again.
@@ -161,7 +166,7 @@ func (h *Handler) Run(ctx context.Context) error {
 		quick := h.samples.none()
 		taken, err := h.backlog(ctx, 0, countRun)
 		if err == nil {
-			h.wrong.stale.Store(true)
+			h.wrong.acted.Add(1)
 			err = new(overview).addProblems(ctx, h, taken)
 		}
 		if err == nil && quick {

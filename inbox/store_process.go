@@ -26,6 +26,9 @@ type presence struct {
 	itself []any // what the row says of the process
 }
 
+// leaveWait bounds the deletion of the row, for which the end of the service does not wait long.
+const leaveWait = time.Second
+
 // processKept is how long the table keeps a process that is no longer heard of.
 const processKept = time.Hour
 
@@ -48,6 +51,9 @@ func (p *presence) introduce(c *Config) {
 
 // beat writes the row: every few seconds, and if the Store serves other consumers than before.
 func (s *Store) beat(ctx context.Context) {
+	if ctx.Err() != nil {
+		return // leave follows
+	}
 	p := &s.presence
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,6 +89,8 @@ func (s *Store) leave(ctx context.Context) {
 		return
 	}
 	p.beaten = time.Time{}
+	ctx, cancel := context.WithTimeout(ctx, leaveWait)
+	defer cancel()
 	_, _ = s.db.Exec(ctx, s.dialect.LeaveProcess, p.key...) //nolint:errcheck // the janitor of another process mends it
 }
 

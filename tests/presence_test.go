@@ -172,6 +172,16 @@ var presenceBodies = []testdb.Body{
 		assert.Equal(t, 1501, len(listed[0].Serves)+listed[0].More)
 		assert.Positive(t, listed[0].More)
 		assert.Greater(t, len(listed[0].Serves), 100)
+
+		if b.db.Dialect != "sqlite" { // has one writer
+			locked, err := b.db.Beginx()
+			require.NoError(t, err)
+			defer func() { assert.NoError(t, locked.Rollback()) }()
+			_, err = locked.Exec(`UPDATE millrace_processes SET pid = pid + 1`)
+			require.NoError(t, err)
+		}
+		began := time.Now()
 		stop()
+		assert.Less(t, time.Since(began), 4*time.Second, "the service ends without its row")
 	})},
 }

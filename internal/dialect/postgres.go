@@ -16,6 +16,10 @@ const postgresPlanned = ` IS NOT NULL OR (SELECT COUNT(*) FROM generate_series(1
 // result and compile the statement (jit).
 const postgresFirst = `LIMIT (SELECT `
 
+// postgresAll limits nothing, but the planner expects a tenth of the rows. PostgreSQL would compile a statement (jit) that
+// may return all rows of a long table, and returns few.
+const postgresAll = `LIMIT (SELECT NULL::BIGINT)`
+
 // postgresAnalysed selects the tables of the inbox; postgresMayAnalyse is whether the role may analyse one.
 const (
 	postgresAnalysed = `pg_class c
@@ -177,9 +181,13 @@ var postgresGate = Gate{
 		SELECT m.id, m.aggregate
 		FROM (VALUES ($1::INTEGER, $2::BYTEA, $3::BIGINT)) a (consumer, aggregate, version)
 		CROSS JOIN LATERAL (
-			SELECT id, aggregate FROM millrace_messages
-			WHERE consumer = a.consumer AND aggregate = a.aggregate AND version <= a.version AND status = 7
-			ORDER BY version) m`,
+			SELECT id, aggregate FROM (
+				SELECT id, aggregate FROM millrace_messages
+				WHERE consumer = a.consumer AND aggregate = a.aggregate AND version <= a.version AND status = 7
+				ORDER BY version
+				` + postgresAll + `) waiting
+			` + postgresAll + `) m
+		` + postgresAll,
 	CountHeld: `
 		SELECT aggregate, COUNT(*) AS held
 		FROM (

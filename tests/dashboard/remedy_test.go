@@ -1,8 +1,10 @@
 package dashboard_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -152,7 +154,18 @@ var remedyBodies = []testdb.Body{
 
 		page = b.get("failure?group=" + b.group("no stock"))
 		b.shows(page, "1 message fails the same way")
-		b.done(b.post("failure-discard", append(b.fields(page, "failure-discard"), "reason", "sold out")...))
+		b.shows(b.get("failures"), "no stock")
+		b.shows(b.get(""), ">100&#43;<") // the first sample
+		discarded := b.post("failure-discard", append(b.fields(page, "failure-discard"), "reason", "sold out")...)
+		left, leave := context.WithCancel(t.Context())
+		leave()
+		for i := range 40 { // a browser that does not wait for the page
+			page := []string{"/", "/failures"}[i%2]
+			b.pages.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(left, http.MethodGet, stuck.Prefix+page, nil))
+		}
+		assert.NotContains(t, b.get("failures").text, "no stock")
+		assert.NotContains(t, b.get("").text, ">100&#43;<")
+		b.done(discarded)
 		assert.Equal(t, 1, b.Audited("discard", "sold out"))
 		b.AwaitStuck(250)
 	}},
