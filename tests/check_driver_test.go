@@ -1,11 +1,21 @@
 package tests_test
 
 import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"net"
+	"os"
+	"runtime"
 	"testing"
+	"time"
 
+	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -19,4 +29,34 @@ func TestCheckFindsMultiStatements(t *testing.T) {
 	pool := documented(t, db, "multiStatements", "true")
 	pool.SetMaxOpenConns(2)
 	assert.Equal(t, []string{"warning multiStatements"}, subjects(check(t, pool, inbox.Config{})))
+}
+
+// lateConn has no connection before the deadline, which the dialer's timer says, not the context's.
+type lateConn struct{ driver.Connector }
+
+func (l lateConn) Connect(ctx context.Context) (driver.Conn, error) {
+	deadline, bounded := ctx.Deadline()
+	if !bounded {
+		return l.Connector.Connect(ctx)
+	}
+	for time.Now().Before(deadline) {
+		runtime.Gosched()
+	}
+	return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
+}
+
+// A server that takes a second to let anybody in keeps no service from starting.
+func TestCheckDoesWithoutASecondConnection(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "postgres")
+	migrate(t, db, inbox.Config{})
+	pool := documented(t, db)
+	opener, err := pool.DB.Driver().(driver.DriverContext).OpenConnector(pool.DSN)
+	require.NoError(t, err)
+	late := sqlx.NewDb(sql.OpenDB(lateConn{opener}), pool.DriverName())
+	late.SetMaxOpenConns(2)
+	t.Cleanup(func() { assert.NoError(t, late.Close()) })
+	store := rig.NewStore(t, late, inbox.Config{})
+	_, err = store.Check(t.Context())
+	require.NoError(t, err)
 }

@@ -77,7 +77,7 @@ func (c *Checkup) sharedBackend(ctx context.Context) (bool, error) {
 	defer cancel()
 	second, err := c.DB.Connx(waiting)
 	if err != nil {
-		if waiting.Err() != nil {
+		if deadline, _ := waiting.Deadline(); waiting.Err() != nil || time.Now().After(deadline) { // a dialer has a timer of its own
 			return false, ctx.Err()
 		}
 		return false, err
