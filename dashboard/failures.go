@@ -9,14 +9,17 @@ import (
 	"github.com/millrace-go/millrace/inbox/admin"
 )
 
-// groupsKept is how old the groups may be that a page shows while Run reads them again.
-const groupsKept = 10 * time.Minute
+// groupsKept is how old the groups may be that a page shows while Run reads them again, if that takes longer than quickly.
+const (
+	groupsKept = 10 * time.Minute
+	quickly    = 100 * time.Millisecond
+)
 
-// lastGroups returns the groups of lately: finding them reads all failed messages. While Run is called, it reads them, and no
-// page waits for that unless an operator has acted.
+// lastGroups returns the groups of lately: finding them reads all failed messages. If that takes long and Run is called, Run reads
+// them, and no page waits for that unless an operator has acted.
 func (h *Handler) lastGroups(ctx context.Context) (*reading[[]admin.FailureGroup], error) {
 	last := h.groups.last.Load()
-	if h.samples.runs.Load() == 0 || last == nil || time.Since(last.at) > groupsKept || h.groups.stale() {
+	if h.samples.runs.Load() == 0 || last == nil || last.took < quickly || time.Since(last.at) > groupsKept || h.groups.stale() {
 		return h.readGroups(ctx)
 	}
 	if last.old(time.Second) {
