@@ -171,7 +171,7 @@ func TestDatabaseRestartsUnderLoad(t *testing.T) {
 			wire := servers.Proxy(t, server.Addr())
 			s := b.served(testdb.Via(wire.Addr()))
 			s.Mode, s.Ordered, s.MaxAttempts = c.mode, c.mode == pubsub.StoreFirst, 1
-			s.Lease = 5 * time.Second // a busy machine must not make it lapse
+			s.Lease = 15 * time.Second // a busy machine, or a server that starts slowly, must not make it lapse
 			b.interrupt(s, []func(){
 				func() { server.Kill(); server.Start() },
 				func() { wire.Cut(); wire.Mend() },
