@@ -155,7 +155,8 @@ func (s *samples) note(now sample, took time.Duration) []sample {
 }
 
 // Run samples the backlog until ctx ends, so that the charts have no gaps while nobody looks, and
-// looks for what is wrong and, while somebody looks at them, for groups of failures, so that pages need do neither. Calling it is optional. It logs failures and tries again.
+// looks for what is wrong and, if that takes long, for groups of failures while somebody looks at them,
+// so that pages need not. Calling it is optional. It logs failures and tries again.
 func (h *Handler) Run(ctx context.Context) error {
 	h.samples.runs.Add(1)
 	defer h.samples.runs.Add(-1)
