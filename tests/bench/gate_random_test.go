@@ -29,7 +29,7 @@ func BenchmarkDisorder(b *testing.B) {
 		rates := series{}
 		held := map[string]float64{}
 		for turn := range pick(7, 1) {
-			for _, way := range []string{"random", "local", "least", "in order", "without the gate"} {
+			for _, way := range []string{"random", "local", "least", "least gated", "in order", "without the gate"} {
 				run(b, db, `TRUNCATE millrace_claims`, `TRUNCATE millrace_messages`, `VACUUM ANALYZE millrace_versions`)
 				settleDown(b, db)
 				s := &shuffled{way: way, hands: hands, versions: pick(int64(50), 2), done: make(chan struct{})}
@@ -42,7 +42,9 @@ func BenchmarkDisorder(b *testing.B) {
 				"%.0f/s, of which %.0f%% were held; in order %.0f/s; without the gate %.0f/s", median(rates[way]),
 				held[way], median(rates["in order"]), median(rates["without the gate"]))
 		}
-		atLeast(fmt.Sprintf("G1/local-%d/least", hands), 0.85).judge(b, rates.over("least", "without the gate"), "%.0f/s", median(rates["least"]))
+		for _, way := range []string{"least", "least gated"} {
+			atLeast(fmt.Sprintf("G1/local-%d/%s", hands, way), 0.85).judge(b, rates.over(way, "without the gate"), "%.0f/s", median(rates[way]))
+		}
 	}
 }
 
@@ -117,7 +119,7 @@ func (s *shuffled) order(prefix string) {
 	switch s.way {
 	case "random":
 		rand.Shuffle(len(s.stream), exchange)
-	case "local", "least":
+	case "local", "least", "least gated":
 		for range s.stream {
 			i := rand.IntN(len(s.stream))
 			exchange(i, min(i+rand.IntN(100), len(s.stream)-1))
@@ -142,7 +144,7 @@ func (s *shuffled) serve(b *testing.B, db *testdb.DB, source message.Subscriber,
 	if s.batches {
 		router.AddConsumerHandler("billing", topic, sub, s.batch(store))
 	} else {
-		if s.way == "least" {
+		if s.way == "least" || s.way == "least gated" { // with the gate inside, which finds all in order
 			router.AddMiddleware((&leastGate{hands: s.hands, done: map[string]bool{}, waits: map[string]chan struct{}{}}).middleware)
 		}
 		router.AddMiddleware(millrace.Inbox{Store: store}.Middleware)

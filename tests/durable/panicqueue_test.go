@@ -120,6 +120,7 @@ func (b *bed) exits(
 	pool.SetMaxOpenConns(3)
 	durable := quick(b.newStore(pool.DB))
 	durable.Consumer, durable.Mode, durable.Concurrency, durable.MaxAttempts = name, mode, 1, 3
+	durable.Lease = time.Second // what a goroutine had that ended is taken back then
 	var left atomic.Bool
 	set(&durable, func() {
 		if left.CompareAndSwap(false, true) {

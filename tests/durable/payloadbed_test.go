@@ -104,7 +104,7 @@ func of(person, payload string) *message.Message {
 func (b *bed) queue(store *inbox.Store) *inbox.Queue {
 	b.Helper()
 	return rig.Queue(b, store, inbox.QueueConfig{
-		Consumer: consumer, Lease: time.Second, MinBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond,
+		Consumer: consumer, Lease: 20 * time.Second, MinBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond,
 	})
 }
 

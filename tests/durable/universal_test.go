@@ -31,7 +31,7 @@ func TestUniversalSuite(t *testing.T) {
 			require.NoError(t, err)
 			durable := pubsub.Durable{
 				Store: store, Mode: mode, ConsumerOf: func(topic string) string { return group + " of " + topic },
-				Poll: 20 * time.Millisecond, Lease: time.Second, MinBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond,
+				Poll: 20 * time.Millisecond, Lease: 20 * time.Second, MinBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond,
 			}
 			if mode == pubsub.StoreFirst {
 				durable.OrderKey = func(*message.Message) (string, error) { return "one", nil }
