@@ -18,7 +18,7 @@ func TestFewMessagesWait(t *testing.T) {
 		w.enter()
 	}
 	seated := map[*waiter]int64{}
-	for n := range int64(100_000) {
+	for n := range int64(20_000) {
 		version := 2 + rand.Int64N(1000)
 		one := w.join(strconv.FormatInt(n%7, 10), version, 0, 100)
 		if one == nil {

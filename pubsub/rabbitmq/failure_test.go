@@ -20,6 +20,7 @@ import (
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/servers"
+	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 // behind returns a proxy before the broker, and the URI by which it is reached.
@@ -177,8 +178,12 @@ func TestCloseWaitsForCallsInFlight(t *testing.T) {
 	require.Equal(t, 3, a.ready(topic))
 }
 
+// ownBrokers are tests that start a broker of their own, which takes seconds.
+var ownBrokers = []string{"TestPublishFindsTheMessageThatIsTooLarge", "TestPublishGivesUpInTimeWhenTheBrokerBlocks"}
+
 // The broker says how large a message may be only when it closes the channel.
 func TestPublishFindsTheMessageThatIsTooLarge(t *testing.T) {
+	testdb.Turn(t, 1, ownBrokers)
 	t.Parallel()
 	s := servers.RabbitMQ(t, "max_message_size = 100000")
 	const topic = "things"
@@ -224,6 +229,7 @@ func TestPublishFindsTheMessageThatIsTooLarge(t *testing.T) {
 
 // A broker that is short of memory reads nothing more from who publishes.
 func TestPublishGivesUpInTimeWhenTheBrokerBlocks(t *testing.T) {
+	testdb.Turn(t, 1, ownBrokers)
 	t.Parallel()
 	s := servers.RabbitMQ(t, "vm_memory_high_watermark.absolute = 1MB")
 	broker := rabbitmq.NewQueueConfig(s.URL(), rabbitmq.Queues{})

@@ -15,13 +15,13 @@ import (
 )
 
 // TestChaos runs for MILLRACE_CHAOS_TIME on each database, with MILLRACE_CHAOS_SEED; without them for
-// 8 seconds on one, another from day to day.
+// 5 seconds on one, another from day to day.
 func TestChaos(t *testing.T) {
 	type wiring struct {
 		dialect string
 		mode    pubsub.Mode
 	}
-	lasts, wirings := 8*time.Second, []wiring{{"postgres", pubsub.StoreOnFailure}, {"mysql", pubsub.StoreFirst}}
+	lasts, wirings := 5*time.Second, []wiring{{"postgres", pubsub.StoreOnFailure}, {"mysql", pubsub.StoreFirst}}
 	if text := os.Getenv("MILLRACE_CHAOS_TIME"); text != "" {
 		var err error
 		lasts, err = time.ParseDuration(text)

@@ -40,7 +40,7 @@ func TestKilledAtEveryBoundary(t *testing.T) {
 			}
 		}
 	}
-	for _, w := range testdb.Sample(t, 3, all) {
+	for _, w := range testdb.Sample(t, 1, all) {
 		t.Run(fmt.Sprintf("%s, stored %s, without inbox %v, %d produced", w.dialect, modes[w.mode], w.bare, w.produce), func(t *testing.T) {
 			t.Parallel()
 			b, s := newServed(t, testdb.On(t, w.dialect))

@@ -15,12 +15,13 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/inboxtest"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 // TestAWrongBatchIsFound: the function keeps messages of a try that failed, and books them again.
 func TestAWrongBatchIsFound(t *testing.T) {
 	t.Parallel()
-	for _, dialect := range []string{"postgres", "mysql", "sqlite"} {
+	for _, dialect := range testdb.Sample(t, 1, all) {
 		t.Run(dialect, func(t *testing.T) {
 			t.Parallel()
 			for name, keeps := range map[string]bool{"right": false, "wrong": true} {

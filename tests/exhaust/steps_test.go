@@ -177,15 +177,19 @@ func onEachStep(t *testing.T, services map[string]service, dialects []string, pl
 	}
 }
 
-// TestStepsWithEveryFault has the provider see each mail as one effect, whatever crashes: with a fault of each sort at
-// each point of one message, on SQLite; of all messages, on all databases, where there is time.
+// TestStepsWithEveryFault has the provider see each mail as one effect, whatever crashes: with faults of one sort, another
+// from day to day, at each point of one message, on SQLite; with all, of all messages, on all databases, where there is time.
 func TestStepsWithEveryFault(t *testing.T) {
 	if testdb.Long() {
 		onEachStep(t, stepServices, all, inboxtest.Exhaust)
 		return
 	}
-	onEachStep(t, ofOneMessage("Before, a provider that honours keys", "Before, a provider that can be asked", "Deduplicate"),
-		[]string{"sqlite"}, inboxtest.Exhaust)
+	one := ofOneMessage("Before, a provider that honours keys", "Before, a provider that can be asked", "Deduplicate")
+	for _, play := range testdb.Sample(t, 1, []func(testing.TB, inboxtest.Scenario){
+		inboxtest.CrashBeforeCommit, inboxtest.CrashAfterCommit, inboxtest.SideEffectThenCrash, inboxtest.InterruptedStatement, inboxtest.Panics,
+	}) {
+		onEachStep(t, one, []string{"sqlite"}, play)
+	}
 }
 
 // ofOneMessage returns services with the first of the payments.

@@ -88,6 +88,7 @@ func TestTheFirstKeyAfterMessagesWithoutOneIsInOrder(t *testing.T) {
 	first := late.send("k", 1)
 	for began := time.Now(); time.Since(began) < 5*time.Second; {
 		p.broker.awaitAll(t, p.send("orders", "", 1))
+		<-time.After(20 * time.Millisecond)
 	}
 	late.commit()
 	then := p.send("orders", "k", 1)

@@ -86,7 +86,7 @@ func timed(folder, name, dir string, race bool) (packageTimes, []testTimes, erro
 	binary := filepath.Join(folder, "test")
 	build := []string{"test", "-c", "-o", binary}
 	if race {
-		build = append(build, "-race", "-gcflags=modernc.org/...=-race=false")
+		build = append(build, "-race", "-gcflags=modernc.org/...=-race=false", "-gcflags=internal/sync=-race=false")
 	}
 	if out, err := exec.Command("go", append(build, name)...).CombinedOutput(); err != nil {
 		return p, nil, fmt.Errorf("build: %w\n%s", err, out)
