@@ -111,6 +111,11 @@ func (cl *claim) reopen(ctx context.Context, tx *sqlx.Tx, cause error) error {
 			return fmt.Errorf("take %s back: %w", a.Version, err)
 		}
 	}
+	if cl.lease != nil { // else there would be an open claim, and no message any more that somebody tries again
+		if err := cl.lease.hold(ctx, tx); err != nil {
+			return fmt.Errorf("its lease lapsed, and whoever took the message found it handled: %w", err)
+		}
+	}
 	if cl.queueAttempt() != nil {
 		return nil // the queue records the failure: both would count two attempts
 	}

@@ -305,7 +305,8 @@ func (j *janitor) sweep(ctx context.Context, now int64) error {
 	return errors.Join(problems...)
 }
 
-// closeShadowed deletes open rows whose key is completed, because a completed claim prevails. It
+// closeShadowed deletes open rows whose key is completed, because a completed claim prevails, unless a
+// queue has one out: a handler that has committed and then fails is tried again. closeShadowed
 // also closes messages that failed in an older epoch and were handled in a newer one, if no queue
 // has moved them. It reads some pages of the open rows, and the next call goes on behind them.
 func (j *janitor) closeShadowed(ctx context.Context) error {

@@ -153,6 +153,16 @@ func (l *Leased) Fail(ctx context.Context) error {
 // last returns the error of the message's last failure.
 func (l *Leased) last() lastError { return lastError{l.row.LastError, l.row.ErrorCode} }
 
+// hold extends the lease in tx, which keeps others from taking l until it ends.
+func (l *Leased) hold(ctx context.Context, tx *sqlx.Tx) error {
+	held, err := database.Affected(tx.ExecContext(ctx, l.queue.store.dialect.Queue.HoldLeased,
+		l.queue.config.Lease.Microseconds(), l.row.Consumer, l.row.MessageID, l.token))
+	if err == nil && held != 1 {
+		err = ErrLost
+	}
+	return err
+}
+
 // PutBack puts back a message that was not handed to its handler. It does not count as an attempt.
 func (l *Leased) PutBack(ctx context.Context) error {
 	l.interrupted(context.Canceled)

@@ -74,6 +74,7 @@ var queued = []struct {
 	{"Queue.HandOut", nil},
 	{"Queue.ExtendLeases", nil},
 	{"Queue.PutBack", nil},
+	{"Queue.HoldLeased", nil},
 	{"Queue.MoveLeased", nil},
 	{"Queue.ParkLeased", nil},
 	{"Queue.NameLeased", nil},

@@ -173,6 +173,7 @@ var hot = map[string][]any{
 	"Queue.AdoptOutcome":    {9, []byte("7"), 1, []byte("7")},
 	"Queue.AdoptResult":     {9, []byte("7"), 1, []byte("7")},
 	"Queue.ExtendLeases":    {1, 1, [][]byte{[]byte("7"), []byte("8")}, 1},
+	"Queue.HoldLeased":      {1, 1, []byte("7"), 1},
 	"Queue.MoveLeased":      {1, 1, []byte("e"), 1, 1, []byte("r"), 1, 1, []byte("7"), 1},
 	"Queue.ParkLeased":      {[]byte("r"), 1, 1, 1, []byte("7"), 1},
 	"Queue.NameLeased":      {[]byte("x"), 1, nil, 4, []byte("r"), 1, 1, []byte("7"), 1},

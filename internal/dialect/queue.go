@@ -30,6 +30,7 @@ type Queue struct {
 	Unlease       string
 	HandOut       string
 	ExtendLeases  string
+	HoldLeased    string // ExtendLeases for one message, which waits for who has locked its row
 	PutBack       string
 	MoveLeased    string
 	ParkLeased    string // without an order key: the message was not tried
@@ -111,6 +112,10 @@ var commonQueue = Queue{
 		SET message_id = ?, payload_hash = ?, original = ?, status = ?, attempts = 0, reason = ?,
 			due_at = {now} + ?, lease_token = 0
 		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status + 0 IN (1, 2, 4)`,
+	HoldLeased: `
+		UPDATE millrace_messages
+		SET due_at = {now} + ?
+		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status + 0 IN (1, 2, 3, 4)`,
 	CloseLeased: `
 		DELETE FROM millrace_messages
 		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status + 0 IN (1, 2, 3, 4)`,

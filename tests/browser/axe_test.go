@@ -46,8 +46,12 @@ func (b *browser) accessible(axe, where string) {
 	}
 }
 
+// longest are tests that keep the browser busy for ten seconds.
+var longest = []string{"TestAxeFindsNoViolation", "TestANight"}
+
 // TestAxeFindsNoViolation: on any page, dark and light, on a desk and a phone; usually on six pages, others from day to day.
 func TestAxeFindsNoViolation(t *testing.T) {
+	testdb.Turn(t, 1, longest)
 	source := axe(t)
 	s := newService(t, named)
 	s.fill()

@@ -41,6 +41,55 @@ func TestAHandlerThatCommitsAndFailsHasAllItsAttempts(t *testing.T) {
 	}))
 }
 
+// TestWhatTheHandlerCommittedAndFailedIsNotLost: between its commit and its failure the message looks handled. Its row stays
+// as long as the lease does; if the lease lapses and another process closes the row, the message is handled. SQLite lets no
+// handler commit.
+func TestWhatTheHandlerCommittedAndFailedIsNotLost(t *testing.T) {
+	t.Parallel()
+	for _, dialect := range []string{"postgres", "mysql"} {
+		for mode, name := range modes {
+			play := func(t *testing.T, afterCommit func(b *bed, other *inbox.Store)) *service {
+				b := newBed(t, testdb.On(t, dialect))
+				other := b.process()
+				durable := quick(b.store)
+				durable.Mode, durable.MaxAttempts = mode, 4
+				var ran atomic.Int32
+				return b.inboxed(durable, func(msg *message.Message) error {
+					if ran.Add(1) == 1 {
+						return errBoom // so that there is a row
+					}
+					tx, err := inbox.Tx(msg.Context())
+					if err == nil {
+						err = tx.Commit()
+					}
+					if assert.NoError(t, err) {
+						afterCommit(b, other)
+					}
+					return errBoom
+				})
+			}
+			t.Run("the janitor/"+dialect+"/"+name, func(t *testing.T) {
+				s := play(t, func(_ *bed, other *inbox.Store) { rig.Purge(t, other) })
+				assert.Equal(t, 4, s.parks(newMessage()).Attempts)
+			})
+			t.Run("another process/"+dialect+"/"+name, func(t *testing.T) {
+				closed := make(chan bool)
+				s := play(t, func(b *bed, other *inbox.Store) {
+					b.db.Do(t, `UPDATE millrace_messages SET due_at = 1`) // the lease lapses
+					assert.Empty(t, rig.Take(t, rig.Queue(t, other, inbox.QueueConfig{Consumer: consumer}), 10), "it is found handled")
+					assert.Zero(t, b.rows())
+					close(closed)
+				})
+				assert.True(t, s.deliver(newMessage()))
+				<-closed
+				require.NoError(t, s.router.Close())
+				assert.Equal(t, 1, s.count(`SELECT COUNT(*) FROM millrace_claims WHERE result <> 0`), "it counts as handled")
+				assert.Zero(t, s.rows())
+			})
+		}
+	}
+}
+
 // storeFirstBodies: a message is committed to the table before it is delivered.
 var storeFirstBodies = []testdb.Body{
 	{Name: "OnParked changes while a message is parked", Why: "what it says counts from then on, for what is stored already", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
