@@ -42,7 +42,9 @@ func (p *post) hasFormer() {
 }
 
 // formerEnds has the lease of that relay lapse.
-func (p *post) formerEnds() { p.db.Do(p, `UPDATE millrace_outbox_relays SET until = 1 WHERE token = 1`) }
+func (p *post) formerEnds() {
+	p.db.Do(p, `UPDATE millrace_outbox_relays SET until = 1 WHERE token = 1`)
+}
 
 // A relay of an earlier release read the former shards just before they were replaced, and claims one just after.
 func TestAFormerShardCannotBeTakenAfterwards(t *testing.T) {
