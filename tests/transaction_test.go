@@ -168,7 +168,7 @@ var transactionBodies = []testdb.Body{
 				return err
 			})
 			require.NoError(t, err, "it ran to its end")
-			require.Error(t, msg.Context().Err(), "Timeout ran out before")
+			<-msg.Context().Done() // long ago, but for a timer that is late
 			return nil, nil
 		}, func(i *millrace.Inbox) { i.Timeout = 200 * time.Millisecond }), newMessage("x"), context.DeadlineExceeded)
 	})},
