@@ -58,7 +58,7 @@ func New(t *testing.T) *Night {
 	n.relay("shop-1")
 	n.Serve("billing")
 	n.Serve("mail")
-	n.Serve("shipping")
+	stop := n.Serve("shipping")
 	n.Serve("projection", millrace.VersionGate{}.Middleware)
 	n.Put("billing", stuck.Order(1, ""), stuck.Order(2, ""), stuck.Order(3, ""))
 	n.handled(3)
@@ -79,8 +79,10 @@ func New(t *testing.T) *Night {
 	n.Put("shipping", stuck.Order(9, ""))
 	n.handled(7)
 	n.Await(1, `SELECT COUNT(*) FROM millrace_messages WHERE status = 7`)
+	require.NoError(t, stop()) // a look that has begun would not notice the pause
 	require.NoError(t, admin.New(n.Store).Pause(t.Context(), "shipping", 0, admin.Operator{Name: "grace", Reason: "stocktaking"}))
 	n.Put("shipping", stuck.Order(1, ""), stuck.Order(2, ""))
+	n.Serve("shipping")
 	var poison []*message.Message
 	for i := range 1000 {
 		poison = append(poison, stuck.Order(1000+i, fmt.Sprintf("account %d has no owner", 1000+i)))

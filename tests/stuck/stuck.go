@@ -68,9 +68,14 @@ func (s *Service) Dashboard(change ...func(*dashboard.Config)) http.Handler {
 	return mux
 }
 
+// lasting is a publisher of several routers, which one that is closed leaves open.
+type lasting struct{ message.Publisher }
+
+func (lasting) Close() error { return nil }
+
 // Serve has a consumer handle what is stored for it, until the test ends. Each message has
 // one attempt.
-func (s *Service) Serve(consumer string, middlewares ...message.HandlerMiddleware) {
+func (s *Service) Serve(consumer string, middlewares ...message.HandlerMiddleware) (stop func() error) {
 	s.Helper()
 	durable := pubsub.Durable{
 		Store: s.Store, Consumer: consumer, Mode: pubsub.StoreFirst, MaxAttempts: 1, Poll: 50 * time.Millisecond,
@@ -84,7 +89,7 @@ func (s *Service) Serve(consumer string, middlewares ...message.HandlerMiddlewar
 	}
 	router.AddMiddleware(millrace.Inbox{Store: s.Store, Outbox: s.Outbox}.Middleware)
 	router.AddMiddleware(middlewares...)
-	router.AddHandler(consumer, "orders", sub, "invoices", s.Outbox, s.handle)
+	router.AddHandler(consumer, "orders", sub, "invoices", lasting{s.Outbox}, s.handle)
 	stopped := make(chan error, 1)
 	go func() { stopped <- router.Run(context.WithoutCancel(s.Context())) }()
 	select {
@@ -93,6 +98,7 @@ func (s *Service) Serve(consumer string, middlewares ...message.HandlerMiddlewar
 		require.NoError(s, err, "the router did not start")
 	}
 	s.Cleanup(func() { _ = router.Close() })
+	return router.Close
 }
 
 // handle fails with what the message says in its field "fails", and keeps as its result what
