@@ -155,12 +155,8 @@ func (l *Leased) last() lastError { return lastError{l.row.LastError, l.row.Erro
 
 // hold extends the lease in tx, which keeps others from taking l until it ends.
 func (l *Leased) hold(ctx context.Context, tx *sqlx.Tx) error {
-	held, err := database.Affected(tx.ExecContext(ctx, l.queue.store.dialect.Queue.HoldLeased,
-		l.queue.config.Lease.Microseconds(), l.row.Consumer, l.row.MessageID, l.token))
-	if err == nil && held != 1 {
-		err = ErrLost
-	}
-	return err
+	s := l.queue.store
+	return s.changeAll(ctx, tx, 1, s.dialect.Queue.HoldLeased, l.queue.config.Lease.Microseconds(), l.row.Consumer, l.row.MessageID, l.token)
 }
 
 // PutBack puts back a message that was not handed to its handler. It does not count as an attempt.

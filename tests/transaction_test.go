@@ -168,7 +168,7 @@ var transactionBodies = []testdb.Body{
 				return err
 			})
 			require.NoError(t, err, "it ran to its end")
-			<-msg.Context().Done() // long ago, but for a timer that is late
+			rig.Eventually(t, "Timeout has run out", func() bool { return msg.Context().Err() != nil }) // long ago, but for a late timer
 			return nil, nil
 		}, func(i *millrace.Inbox) { i.Timeout = 200 * time.Millisecond }), newMessage("x"), context.DeadlineExceeded)
 	})},

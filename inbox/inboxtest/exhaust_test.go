@@ -14,6 +14,7 @@ import (
 	"github.com/millrace-go/millrace/inbox/inboxtest"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 // accounts is a service that books payments: the state of one account, and a receipt each.
@@ -68,7 +69,7 @@ func book(msg *message.Message) ([]*message.Message, error) {
 }
 
 func TestARightHandlerPasses(t *testing.T) {
-	if !long() {
+	if !testdb.Long() {
 		t.Skip("it takes a while: MILLRACE_TEST_LONG=1 has it play every fault; TestARightHandlerPassesEachCheck plays some")
 	}
 	inboxtest.Exhaust(t, accounts(func(p *inboxtest.Process, store *inbox.Store) error {
@@ -80,7 +81,7 @@ func TestARightHandlerPasses(t *testing.T) {
 
 func TestRandomFaultsDoNotHarmARightHandler(t *testing.T) {
 	plays := 20
-	if long() {
+	if testdb.Long() {
 		plays = 200
 	}
 	inboxtest.Random(t, accounts(func(p *inboxtest.Process, store *inbox.Store) error {

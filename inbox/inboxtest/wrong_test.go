@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +19,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/inboxtest"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 // Each of these services looks right, works, and loses or doubles something when it is
@@ -212,7 +212,7 @@ func TestWrongServicesAreFound(t *testing.T) {
 			switch {
 			case wrong.check != nil:
 				wrong.check(heard, ledger(accounts(wrong.wire)))
-			case long():
+			case testdb.Long():
 				inboxtest.Exhaust(heard, ledger(accounts(wrong.wire)))
 			default:
 				inboxtest.Replay(heard, ledger(accounts(wrong.wire)), wrong.fault)
@@ -223,7 +223,7 @@ func TestWrongServicesAreFound(t *testing.T) {
 			text := heard.String()
 			require.NotEmpty(t, text, "nothing was found")
 			for _, want := range wrong.want {
-				if long() && wrong.check == nil { // others may be told first
+				if testdb.Long() && wrong.check == nil { // others may be told first
 					break
 				}
 				assert.Contains(t, text, want)
@@ -259,9 +259,6 @@ func swallow(next message.HandlerFunc) message.HandlerFunc {
 		return produced, nil
 	}
 }
-
-// long reports whether every fault is to be tried, which takes minutes with the race detector.
-func long() bool { return os.Getenv("MILLRACE_TEST_LONG") == "1" }
 
 const timeout = 300 * time.Millisecond
 
