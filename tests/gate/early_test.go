@@ -80,11 +80,13 @@ func (b *bed) talks(pool *sqlx.DB) (*inbox.Store, *waitLog) {
 	return store, l
 }
 
-// untilKept plays a scene with new aggregates until it finds nothing stored: on a busy machine a message may
-// have waited for too long. Whatever happens, nothing is applied out of order, and nothing is lost.
-func (b *bed) untilKept(scene func(aggregate string) []<-chan error) {
+// untilKept plays a scene with new aggregates behind h until it finds nothing stored: on a busy machine a message may
+// have waited for too long. Whatever happens, nothing is applied out of order, and nothing is lost. The gate forgets
+// within 20 seconds what the source has in flight, so each scene begins with a crowd.
+func (b *bed) untilKept(h message.HandlerFunc, scene func(aggregate string) []<-chan error) {
 	b.Helper()
 	rig.Eventually(b, "early messages wait in memory", func() bool {
+		b.crowd(h)
 		aggregate := "scene " + strconv.FormatInt(serial.Add(1), 10)
 		before, gaps := b.events.Count("held"), b.events.Count("gap")
 		for _, end := range scene(aggregate) {
@@ -105,9 +107,8 @@ func TestEarlyMessagesWaitInMemory(t *testing.T) {
 		pool.DB.SetMaxOpenConns(4) // fewer than messages wait
 		store, l := b.talks(pool.DB)
 		h := b.gated(store, millrace.VersionGate{}, handler)
-		b.crowd(h)
 		reads := countReads(pool)
-		b.untilKept(func(aggregate string) []<-chan error {
+		b.untilKept(h, func(aggregate string) []<-chan error {
 			reads.Store(0)
 			ends := b.early(h, l, aggregate)
 			must(t, h, change("beside "+aggregate, 1)) // the pool is free
@@ -126,13 +127,13 @@ func TestAnotherProcessEndsTheWait(t *testing.T) {
 		b.queued(other)
 		store, l := b.talks(b.db.DB)
 		h, theirs := b.gated(store, millrace.VersionGate{}, handler), b.gated(other, millrace.VersionGate{}, handler)
-		b.crowd(h)
-		b.untilKept(func(aggregate string) []<-chan error {
+		b.untilKept(h, func(aggregate string) []<-chan error {
 			ends := b.early(h, l, aggregate)
 			must(t, theirs, change(aggregate, 1))
 			return ends
 		})
 		rig.Eventually(b, "an operator ends the wait", func() bool {
+			b.crowd(h)
 			aggregate, held := "set "+strconv.FormatInt(serial.Add(1), 10), b.events.Count("held")
 			before := l.begun.Load()
 			end := rig.Handle(h, change(aggregate, 3))
@@ -166,8 +167,7 @@ func TestAWaitBehindAFailure(t *testing.T) {
 		store, l := b.talks(b.db.DB)
 		h := b.gated(store, millrace.VersionGate{}, handler)
 		fails := b.gated(store, millrace.VersionGate{}, func(*message.Message) ([]*message.Message, error) { return nil, errFails })
-		b.crowd(h)
-		b.untilKept(func(aggregate string) []<-chan error {
+		b.untilKept(h, func(aggregate string) []<-chan error {
 			ends := b.early(h, l, aggregate)
 			first := change(aggregate, 1)
 			rig.MustFail(t, fails, again(first), errFails)
