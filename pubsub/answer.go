@@ -24,9 +24,7 @@ func (w *worker) finish(ctx context.Context) {
 	for l := range w.acked {
 		batch := gather(l, w.acked)
 		apart(w.queue, func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerFor)
-			defer cancel()
-			w.tell(w.queue.Finish(ctx, batch...))
+			w.record(ctx, func(ctx context.Context) error { return w.queue.Finish(ctx, batch...) })
 		})
 		w.note(batch, false)
 		w.wake()
@@ -35,19 +33,38 @@ func (w *worker) finish(ctx context.Context) {
 
 // failed records that a message was not handled, also while the service closes.
 func (w *worker) failed(ctx context.Context, l *inbox.Leased, end func(context.Context) error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerFor)
-	defer cancel()
 	defer w.queue.Wake()                    // the message may be due before the next regular look
 	defer w.note([]*inbox.Leased{l}, false) // also if a function of the service ends the goroutine: its lease must end
-	w.tell(end(ctx))
+	w.record(ctx, end)
 }
 
 // putBack gives messages that were taken and not handed out to others at once.
 func (w *worker) putBack(ctx context.Context) {
+	defer w.note(w.ready, false)
+	w.record(ctx, func(ctx context.Context) error { return w.queue.PutBack(ctx, w.ready...) })
+}
+
+// record has an answer written. If the database does not answer, it tries again until the database does or the
+// subscription ends: a message whose lease lapses is charged an attempt. Leases are renewed meanwhile.
+func (w *worker) record(ctx context.Context, write func(context.Context) error) {
+	for tries := 1; ; tries++ {
+		err := within(ctx, write)
+		if !errors.Is(err, inbox.ErrUnavailable) || ctx.Err() != nil {
+			w.tell(err)
+			return
+		}
+		if tries == 1 {
+			w.log().Error("pubsub: the answer to stored messages could not be recorded; retrying", err, nil)
+		}
+		w.rest(ctx, nil, min(w.Poll, afterError))
+	}
+}
+
+// within calls write with a context that lasts for answerFor, whether ctx has ended or not.
+func within(ctx context.Context, write func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerFor)
 	defer cancel()
-	defer w.note(w.ready, false)
-	w.tell(w.queue.PutBack(ctx, w.ready...))
+	return write(ctx)
 }
 
 // tell logs an answer that could not be recorded.

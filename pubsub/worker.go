@@ -275,9 +275,7 @@ func (w *worker) heartbeat(ctx context.Context) {
 }
 
 func (w *worker) extend(ctx context.Context, leased []*inbox.Leased) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerFor)
-	defer cancel()
-	return w.queue.Extend(ctx, leased)
+	return within(ctx, func(ctx context.Context) error { return w.queue.Extend(ctx, leased) })
 }
 
 func (w *worker) log() watermill.LoggerAdapter {

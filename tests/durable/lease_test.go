@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -48,6 +49,40 @@ var leaseBodies = []testdb.Body{
 		rig.Eventually(b, "it is handled, or parked", func() bool { return b.rows() == b.open(admin.Parked) })
 		assert.Equal(t, []int{1, 0}, []int{b.effects(msg), b.rows()})
 	})},
+	{Name: "an answer that the database does not hear", Why: "it is told again: nobody waits for the lease, and an outage is no attempt",
+		Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+			if b.db.Dialect == "sqlite" {
+				t.Log("there is no server")
+				return
+			}
+			wire := servers.Proxy(t, regexp.MustCompile(`[\w.]+:\d+\b`).FindString(b.db.DSN[strings.LastIndex(b.db.DSN, "@"):]))
+			for _, c := range []struct {
+				name  string
+				fails error
+				runs  int
+			}{{"an ack", nil, 1}, {"a nack", errBoom, 2}} {
+				var events rig.Events
+				store := rig.NewStore(b, b.db.Open(b, testdb.Via(wire.Addr())).DB, inbox.Config{WithoutPlugin: true, Logger: &events})
+				durable := quick(store)
+				durable.Mode, durable.MaxAttempts, durable.Lease = pubsub.StoreFirst, 2, time.Hour
+				var runs counter
+				s := b.start(durable, silent(func(msg *message.Message) error {
+					if runs.run(msg) > 1 {
+						return nil
+					}
+					wire.Cut()
+					return c.fails
+				}))
+				msg := newMessage()
+				assert.True(t, s.deliver(msg))
+				rig.Eventually(b, "the answer is not heard", func() bool {
+					return slices.ContainsFunc(events.Logs(), func(line string) bool { return strings.Contains(line, "could not be recorded; retrying") })
+				})
+				wire.Mend()
+				rig.Eventually(b, "it is handled, or parked", func() bool { return b.rows() == b.open(admin.Parked) })
+				assert.Equal(t, []int{c.runs, 0}, []int{runs.of(msg), b.rows()}, c.name)
+			}
+		})},
 	{Name: "a process that gives no answer", Why: "its messages are tried one by one, each counted before, and only the one that ends it is parked",
 		Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 			all := newMessages(5)

@@ -53,6 +53,11 @@ var guards = []mutant{
 		old: "|| left == 0 ||", new: "|| left == -9 ||",
 	},
 	{
+		name: "durable: record an answer once", file: "pubsub/answer.go",
+		by:  guard{"./tests/durable", "TestConformance/^an_answer_that_the_database_does_not_hear$/postgres"},
+		old: "|| ctx.Err() != nil {\n\t\t\tw.tell(err)", new: "|| tries > 1 {\n\t\t\tw.tell(err)",
+	},
+	{
 		name: "keyless: blame a message for the database", file: "inbox/claim_keyless.go",
 		by:  guard{"./tests/durable", "TestMessagesWithoutAKey/^a_key_that_is_looked_up_where_nobody_answers$/sqlite"},
 		old: "kind == dialect.Unavailable || kind == dialect.Contention", new: "kind == dialect.Contention",
