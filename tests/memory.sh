@@ -83,7 +83,7 @@ start_memory_postgres() {
   (as postgres "$bin/initdb" --pgdata="$memory/postgres/data" --username="$user" --auth=trust --encoding=UTF8 \
     --locale=C.UTF-8 --no-sync) </dev/null >"$memory/postgres.log" 2>&1 || return 1
   (as postgres "$bin/postgres" -D "$memory/postgres/data" -c "port=${memory_port[postgres]}" \
-    -c listen_addresses=127.0.0.1 -c "unix_socket_directories=$memory/postgres" -c max_connections=200 \
+    -c listen_addresses=127.0.0.1 -c "unix_socket_directories=$memory/postgres" -c max_connections=1000 \
     -c dynamic_shared_memory_type=mmap -c log_min_messages=fatal) </dev/null >"$memory/postgres.log" 2>&1 &
 }
 

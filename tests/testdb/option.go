@@ -18,6 +18,9 @@ type settings struct {
 	flavour flavour // the server's
 }
 
+// usual reports whether connections are made as usual.
+func (s settings) usual() bool { return s.via == "" && s.frozen == nil && len(s.params) == 0 }
+
 type frozen struct{ idle, lock time.Duration }
 
 // Pool sets the greatest number of connections, open and idle. It is 10 otherwise.

@@ -10,28 +10,49 @@ import (
 	"github.com/jmoiron/sqlx"
 )
 
-func clearPostgres(ctx context.Context, db *sqlx.DB) error {
+func renewPostgres(ctx context.Context, db *sqlx.DB, kept []int32) (shape string, err error) {
+	if err := clearPostgres(ctx, db, kept); err != nil {
+		return "", err
+	}
+	return shapePostgres(ctx, db)
+}
+
+func clearPostgres(ctx context.Context, db *sqlx.DB, kept []int32) error {
 	if _, err := db.ExecContext(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-		WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()`); err != nil {
+		WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()
+			AND ($1::int[] IS NULL OR NOT pid = ANY($1))`, kept); err != nil {
 		return err
 	}
-	var foreign, written []string
+	var foreign []string
 	tables := `SELECT quote_ident(relname) FROM pg_class
 		WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 'f') AND `
 	if err := db.SelectContext(ctx, &foreign, tables+`NOT relname = ANY($1) AND relname NOT LIKE 'millrace\_v\_%'`, ours("postgres")); err != nil {
 		return err
 	}
-	if err := db.SelectContext(ctx, &written, tables+`relname = ANY($1) AND relname <> '`+versions+`'
-		AND (pg_relation_size(oid) > 0 OR reltuples <> -1)`, ours("postgres")); err != nil {
+	var written []struct {
+		Name  string
+		Grown bool
+	}
+	if err := db.SelectContext(ctx, &written, `
+		SELECT name, grown OR size > 8 * 8192 AS grown
+		FROM (
+			SELECT quote_ident(relname) AS name, reltuples <> -1 AS grown, pg_relation_size(oid) AS size
+			FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relname = ANY($1) AND relname <> '`+versions+`'
+		) AS t WHERE grown OR size > 0`, ours("postgres")); err != nil {
 		return err
 	}
 	var script strings.Builder
 	for _, t := range foreign {
 		fmt.Fprintf(&script, "DROP TABLE %s CASCADE;", t)
 	}
-	if len(written) > 0 {
-		fmt.Fprintf(&script, "TRUNCATE %s RESTART IDENTITY", strings.Join(written, ", "))
+	for _, t := range written {
+		if t.Grown {
+			fmt.Fprintf(&script, "TRUNCATE %s;", t.Name)
+		} else { // a tenth of the time, and the planner does not tell up to ten pages from none
+			fmt.Fprintf(&script, "DELETE FROM %s;", t.Name)
+		}
 	}
+	script.WriteString("SELECT setval(seqrelid::regclass, seqstart, false) FROM pg_sequence WHERE pg_sequence_last_value(seqrelid) IS NOT NULL")
 	_, err := db.ExecContext(ctx, script.String())
 	return err
 }
@@ -93,12 +114,18 @@ func shapePostgres(ctx context.Context, db *sqlx.DB) (shape string, err error) {
 // counter is the part of SHOW CREATE TABLE that says that rows have been written.
 var counter = regexp.MustCompile(` AUTO_INCREMENT=\d+`)
 
-func clearMySQL(ctx context.Context, db *sqlx.DB) error {
+func renewMySQL(ctx context.Context, db *sqlx.DB, _ []int32) (shape string, err error) {
 	tables, err := tablesOfMySQL(ctx, db)
 	if err != nil {
-		return err
+		return "", err
 	}
-	known := ours("mysql")
+	if err := clearMySQL(ctx, db, tables); err != nil {
+		return "", err
+	}
+	return shapeOfTables(ctx, db, slices.DeleteFunc(tables, mysqlTable.foreign))
+}
+
+func clearMySQL(ctx context.Context, db *sqlx.DB, tables []mysqlTable) error {
 	var database string
 	if err := db.GetContext(ctx, &database, "SELECT DATABASE()"); err != nil {
 		return err
@@ -110,12 +137,11 @@ func clearMySQL(ctx context.Context, db *sqlx.DB) error {
 	for _, t := range tables {
 		var written bool
 		switch {
-		case t.Kind == "VIEW" && strings.HasPrefix(t.Name, "millrace_v_"):
-		case t.Kind == "VIEW":
+		case t.foreign() && t.Kind == "VIEW":
 			script = append(script, "DROP VIEW `"+t.Name+"`")
-		case !slices.Contains(known, t.Name):
+		case t.foreign():
 			script = append(script, "DROP TABLE `"+t.Name+"`")
-		case t.Name == versions:
+		case t.Kind == "VIEW", t.Name == versions:
 		case counter.MatchString(t.Definition):
 			written = true
 		default:
@@ -140,13 +166,18 @@ func shapeMySQL(ctx context.Context, db *sqlx.DB) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	return shapeOfTables(ctx, db, tables)
+}
+
+func shapeOfTables(ctx context.Context, db *sqlx.DB, tables []mysqlTable) (string, error) {
 	var shape strings.Builder
 	for _, t := range tables {
 		fmt.Fprintln(&shape, t.Name, t.Kind, counter.ReplaceAllString(t.Definition, ""))
 	}
 	var others []string
-	err = db.SelectContext(ctx, &others, `
-		SELECT CONCAT('trigger ', TRIGGER_NAME) FROM information_schema.TRIGGERS WHERE TRIGGER_SCHEMA = DATABASE()
+	err := db.SelectContext(ctx, &others, `
+		SELECT CONCAT('trigger ', TRIGGER_NAME) FROM information_schema.TRIGGERS
+		WHERE EVENT_OBJECT_SCHEMA = DATABASE() -- by TRIGGER_SCHEMA it would read the tables of all databases
 		UNION ALL
 		SELECT CONCAT('routine ', ROUTINE_NAME) FROM information_schema.ROUTINES WHERE ROUTINE_SCHEMA = DATABASE()
 		UNION ALL
@@ -160,6 +191,14 @@ func shapeMySQL(ctx context.Context, db *sqlx.DB) (string, error) {
 }
 
 type mysqlTable struct{ Name, Kind, Definition string }
+
+// foreign reports whether a test made it.
+func (t mysqlTable) foreign() bool {
+	if t.Kind == "VIEW" {
+		return !strings.HasPrefix(t.Name, "millrace_v_")
+	}
+	return !slices.Contains(ours("mysql"), t.Name)
+}
 
 func tablesOfMySQL(ctx context.Context, db *sqlx.DB) ([]mysqlTable, error) {
 	var tables []mysqlTable

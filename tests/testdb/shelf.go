@@ -26,8 +26,10 @@ type shelf struct {
 	prefix string // of the databases' names: those of another schema have another
 
 	mu    sync.Mutex
-	locks *sqlx.Conn // holds a lock on the name of each database that is taken, for other processes
+	locks *sqlx.Conn // holds a lock on the name of each database that is taken or has kept connections, for other processes
 	taken map[string]bool
+	keeps bool // connections
+	kept  map[string]*kept
 	shape string // of a new database
 }
 
@@ -38,56 +40,77 @@ func shelfOf(s *system, admin string) *shelf {
 	sum := sha256.Sum256([]byte(schema(s.dialect).Schema()))
 	empty := &shelf{
 		server: s.server, dialect: s.dialect, driver: s.driver, admin: admin,
-		prefix: fmt.Sprintf("millrace_shelf_test_%x_", sum[:4]), taken: map[string]bool{},
+		prefix: fmt.Sprintf("millrace_shelf_test_%x_", sum[:4]), taken: map[string]bool{}, kept: map[string]*kept{},
 	}
 	known, _ := shelves.LoadOrStore(admin, empty)
 	return known.(*shelf) //nolint:forcetypeassert // nothing else is stored
 }
 
-// take returns the DSN of a database that is like new, and is t's until t ends.
-func (s *shelf) take(t testing.TB) string {
+// take returns the DSN of a database that is like new, and is t's until t ends, and its connections if they are kept.
+func (s *shelf) take(t testing.TB) (dsn string, k *kept) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	name, err := s.reserve(ctx)
+	name, k, err := s.reserve(ctx)
 	require.NoError(t, err)
 	t.Cleanup(func() { s.giveBack(t, name) })
-	if err := s.renew(ctx, name); err != nil {
+	if err := s.renew(ctx, name, k); err != nil {
 		t.Logf("testdb: %s is made anew: %v", name, err)
-		require.NoError(t, s.remake(ctx, name))
+		require.NoError(t, s.remake(ctx, name, k))
 	}
-	dsn, err := s.named(s.admin, name)
+	dsn, err = s.named(s.admin, name)
 	require.NoError(t, err)
-	return dsn
+	return dsn, k
 }
 
 // reserve finds a name that nobody has taken. A database of that name may be there.
-func (s *shelf) reserve(ctx context.Context) (string, error) {
+func (s *shelf) reserve(ctx context.Context) (name string, k *kept, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.open(ctx); err != nil {
-		return "", err
+		return "", nil, err
 	}
 	for i := 1; ; i++ {
 		name := fmt.Sprint(s.prefix, i)
 		if s.taken[name] {
 			continue
 		}
-		var free bool
-		if err := s.locks.QueryRowContext(ctx, s.tryLock, name).Scan(&free); err != nil {
-			return "", fmt.Errorf("lock %s: %w", name, err)
+		free := s.kept[name] != nil
+		if !free {
+			if err := s.locks.QueryRowContext(ctx, s.tryLock, name).Scan(&free); err != nil {
+				return "", nil, fmt.Errorf("lock %s: %w", name, err)
+			}
 		}
 		if free {
-			s.taken[name] = true
-			return name, nil
+			k, err := s.keep(name)
+			if err == nil {
+				s.taken[name] = true
+			}
+			return name, k, err
 		}
 	}
+}
+
+// keep returns the connections to a database, if they are kept.
+func (s *shelf) keep(name string) (*kept, error) {
+	if !s.keeps || s.kept[name] != nil {
+		return s.kept[name], nil
+	}
+	dsn, err := s.named(s.admin, name)
+	if err != nil {
+		return nil, err
+	}
+	s.kept[name], err = newKept(dsn)
+	return s.kept[name], err
 }
 
 func (s *shelf) giveBack(t testing.TB, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.taken, name)
+	if s.kept[name] != nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second)
 	defer cancel()
 	if _, err := s.locks.ExecContext(ctx, s.unlock, name); err != nil {
@@ -108,12 +131,15 @@ func (s *shelf) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if s.keeps, err = s.server.keeps(ctx, locks); err != nil {
+		return err
+	}
 	model := s.prefix + "model"
 	if _, err := locks.ExecContext(ctx, s.lock, model); err != nil {
 		return fmt.Errorf("lock %s: %w", model, err)
 	}
 	if s.shape, err = s.look(ctx, model); err != nil {
-		if err := errors.Join(s.sweep(ctx, locks), s.remake(ctx, model)); err != nil {
+		if err := errors.Join(s.sweep(ctx, locks), s.remake(ctx, model, nil)); err != nil {
 			return err
 		}
 		if s.shape, err = s.look(ctx, model); err != nil {
@@ -151,7 +177,7 @@ func (s *shelf) sweep(ctx context.Context, locks *sqlx.Conn) error {
 
 // look returns the shape of a database that has all of the tables.
 func (s *shelf) look(ctx context.Context, name string) (shape string, err error) {
-	err = s.inside(name, func(db *sqlx.DB) error {
+	err = s.inside(name, nil, func(db *sqlx.DB) error {
 		var version int
 		if err := db.GetContext(ctx, &version, schema(s.dialect).SelectVersion); err != nil {
 			return err
@@ -166,12 +192,10 @@ func (s *shelf) look(ctx context.Context, name string) (shape string, err error)
 }
 
 // renew empties a database. Its error says why it is not like new.
-func (s *shelf) renew(ctx context.Context, name string) error {
-	return s.inside(name, func(db *sqlx.DB) error {
-		if err := s.clear(ctx, db); err != nil {
-			return err
-		}
-		shape, err := s.server.shape(ctx, db)
+func (s *shelf) renew(ctx context.Context, name string, k *kept) error {
+	idle := k.settled(ctx)
+	return s.inside(name, k, func(db *sqlx.DB) error {
+		shape, err := s.server.renew(ctx, db, idle)
 		if err == nil && shape != s.shape {
 			err = errors.New("a test has changed it")
 		}
@@ -179,20 +203,21 @@ func (s *shelf) renew(ctx context.Context, name string) error {
 	})
 }
 
-func (s *shelf) remake(ctx context.Context, name string) error {
+func (s *shelf) remake(ctx context.Context, name string, k *kept) error {
+	k.forget()
 	if err := execute(ctx, s.driver, s.admin, append(s.drop(name), s.create(name))...); err != nil {
 		return err
 	}
-	return s.inside(name, func(db *sqlx.DB) error { return schema(s.dialect).Migrate(ctx, db) })
+	return s.inside(name, k, func(db *sqlx.DB) error { return schema(s.dialect).Migrate(ctx, db) })
 }
 
 // inside lends a connection to a database.
-func (s *shelf) inside(name string, do func(*sqlx.DB) error) error {
+func (s *shelf) inside(name string, k *kept, do func(*sqlx.DB) error) error {
 	dsn, err := s.named(s.admin, name)
 	if err != nil {
 		return err
 	}
-	db, err := sqlx.Open(s.driver, dsn)
+	db, err := k.open(s.driver, dsn)
 	if err != nil {
 		return err
 	}

@@ -40,9 +40,12 @@ type server struct {
 
 	lock, tryLock, unlock string // of a name, by a session
 
-	// clear drops the tables of a test and empties those of Millrace that have been written.
-	clear func(context.Context, *sqlx.DB) error
-	// shape is all that a test could leave in a database after clear.
+	// keeps reports whether the connections to a database outlive a test.
+	keeps func(context.Context, *sqlx.Conn) (bool, error)
+	// renew drops the tables of a test, empties those of Millrace that have been written, and returns the shape. It ends
+	// other sessions than those that are kept.
+	renew func(ctx context.Context, db *sqlx.DB, kept []int32) (shape string, err error)
+	// shape is all that a test could leave in a database that is empty.
 	shape func(context.Context, *sqlx.DB) (string, error)
 }
 
@@ -61,7 +64,8 @@ var all = []*system{
 			lock:    "SELECT pg_advisory_lock(hashtextextended($1, 0))",
 			tryLock: "SELECT pg_try_advisory_lock(hashtextextended($1, 0))",
 			unlock:  "SELECT pg_advisory_unlock(hashtextextended($1, 0))",
-			clear:   clearPostgres,
+			keeps:   keepsPostgres,
+			renew:   renewPostgres,
 			shape:   shapePostgres,
 		},
 	},
@@ -75,7 +79,8 @@ var all = []*system{
 			lock:    "SELECT GET_LOCK(?, 60)",
 			tryLock: "SELECT GET_LOCK(?, 0)",
 			unlock:  "DO RELEASE_LOCK(?)",
-			clear:   clearMySQL,
+			keeps:   func(context.Context, *sqlx.Conn) (bool, error) { return false, nil },
+			renew:   renewMySQL,
 			shape:   shapeMySQL,
 		},
 	},
@@ -115,13 +120,13 @@ func (s *system) admin() (dsn string, found bool) {
 	return dsn, dsn != ""
 }
 
-// fresh makes a database that goes away with t, and returns its DSN. It has nothing in it, or
+// fresh makes a database that goes away with t, and returns its DSN, and its connections if they are kept. It has nothing in it, or
 // the tables of Millrace.
-func (s *system) fresh(t testing.TB, admin string, empty bool) string {
+func (s *system) fresh(t testing.TB, admin string, empty bool) (dsn string, k *kept) {
 	t.Helper()
 	switch {
 	case s.server == nil:
-		return createSQLite(t, empty)
+		return createSQLite(t, empty), nil
 	case !empty:
 		return shelfOf(s, admin).take(t)
 	}
@@ -134,7 +139,7 @@ func (s *system) fresh(t testing.TB, admin string, empty bool) string {
 	})
 	dsn, err := s.server.named(admin, name)
 	require.NoError(t, err)
-	return dsn
+	return dsn, nil
 }
 
 func namedPostgres(admin, name string) (string, error) {

@@ -32,6 +32,7 @@ type DB struct {
 	DSN     string // what the pool was opened with: enough for another process
 
 	flavour flavour
+	kept    *kept // if its connections are
 }
 
 // runner is *testing.T or *testing.B.
@@ -85,7 +86,8 @@ func At(t testing.TB, dialect, admin string, opts ...Option) *DB {
 func (s *system) open(t testing.TB, admin string, empty bool, opts []Option) *DB {
 	t.Helper()
 	began := time.Now()
-	db := &DB{Dialect: s.dialect, Driver: s.tested(), DSN: s.fresh(t, admin, empty), flavour: s.flavour(t, admin)}
+	dsn, k := s.fresh(t, admin, empty)
+	db := &DB{Dialect: s.dialect, Driver: s.tested(), DSN: dsn, flavour: s.flavour(t, admin), kept: k}
 	t.Logf("testdb: a database in %v", time.Since(began))
 	return db.Open(t, opts...)
 }
@@ -107,12 +109,16 @@ func (db *DB) Open(t testing.TB, opts ...Option) *DB {
 	o.flavour = db.flavour
 	dsn, err := find(t, db.Dialect).extend(db.DSN, o)
 	require.NoError(t, err)
-	pool, err := sqlx.Open(db.Driver, dsn)
+	k := db.kept
+	if !o.usual() {
+		k = nil
+	}
+	pool, err := k.open(db.Driver, dsn)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = pool.Close() }) // a test may have cut its connections
 	pool.SetMaxOpenConns(o.pool)
 	pool.SetMaxIdleConns(o.pool)
-	return &DB{DB: pool, Dialect: db.Dialect, Driver: db.Driver, DSN: dsn, flavour: db.flavour}
+	return &DB{DB: pool, Dialect: db.Dialect, Driver: db.Driver, DSN: dsn, flavour: db.flavour, kept: k}
 }
 
 // ReadOnly opens another pool, on which the database accepts no writes.
