@@ -48,7 +48,7 @@ func TestAServerThatLetsNobodyIn(t *testing.T) {
 			h := b.inbox(effect, on(b.newStore(l.pool, inbox.Config{})))
 			must(t, h, newMessage("x"))
 			l.pool.SetMaxIdleConns(0) // each transaction logs in
-			b.db.SetMaxIdleConns(0)   // a database in use cannot be renamed
+			b.db.Disconnect()         // a database in use cannot be renamed
 
 			admin.Do(t, fmt.Sprintf(c.begin, l.user, l.database, l.admin))
 			load := newLoad(h, 4)

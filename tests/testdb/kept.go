@@ -30,31 +30,31 @@ func newKept(dsn string) (*kept, error) {
 	}
 	k := &kept{idle: map[uint32]bool{}}
 	config.MaxConns = 1000
-	config.BeforeAcquire = func(_ context.Context, conn *pgx.Conn) bool {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		delete(k.idle, conn.PgConn().PID())
-		return true
+	config.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) {
+		k.leave(conn)
+		return true, nil
 	}
-	config.AfterRelease = func(conn *pgx.Conn) bool {
-		if !likeNew(conn) {
-			return false
-		}
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		room := len(k.idle) < mostKept
-		if room {
-			k.idle[conn.PgConn().PID()] = true
-		}
-		return room
-	}
-	config.BeforeClose = func(conn *pgx.Conn) {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		delete(k.idle, conn.PgConn().PID())
-	}
+	config.AfterRelease = func(conn *pgx.Conn) bool { return likeNew(conn) && k.join(conn) }
+	config.BeforeClose = k.leave
 	k.pool, err = pgxpool.NewWithConfig(context.Background(), config)
 	return k, err
+}
+
+// join adds a connection to the idle ones, if there is room.
+func (k *kept) join(conn *pgx.Conn) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.idle) >= mostKept {
+		return false
+	}
+	k.idle[conn.PgConn().PID()] = true
+	return true
+}
+
+func (k *kept) leave(conn *pgx.Conn) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.idle, conn.PgConn().PID())
 }
 
 // likeNew makes a session that listens to nothing like a new one.

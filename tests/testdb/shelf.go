@@ -82,7 +82,7 @@ func (s *shelf) reserve(ctx context.Context) (name string, k *kept, err error) {
 			}
 		}
 		if free {
-			k, err := s.keep(name)
+			k, err := s.keep(name) //nolint:contextcheck // they outlive it
 			if err == nil {
 				s.taken[name] = true
 			}

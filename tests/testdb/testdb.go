@@ -121,6 +121,12 @@ func (db *DB) Open(t testing.TB, opts ...Option) *DB {
 	return &DB{DB: pool, Dialect: db.Dialect, Driver: db.Driver, DSN: dsn, flavour: db.flavour, kept: k}
 }
 
+// Disconnect closes the connections of db that are idle.
+func (db *DB) Disconnect() {
+	db.SetMaxIdleConns(0)
+	db.kept.forget()
+}
+
 // ReadOnly opens another pool, on which the database accepts no writes.
 func (db *DB) ReadOnly(t testing.TB) *DB {
 	t.Helper()
