@@ -16,6 +16,16 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
+// seconds are tests that take seconds and stand beside bodies that run every day: some have their turn each day.
+var seconds = []string{
+	"TestNoStatementOfAQueueCostsWhatABacklogHolds", "TestConformanceThroughPgBouncer",
+}
+
+// upgrades are tests that build the release before.
+var upgrades = []string{
+	"TestRollingUpgrade", "TestRollingUpgradeOfRelays", "TestRollingUpgradeOfEveryRow",
+}
+
 func TestMain(m *testing.M) {
 	process.Main()
 	relayproc.Main()

@@ -101,6 +101,7 @@ var sorting = []string{"Queue.LockDue", "Remedy.CountDue", "Queue.SelectHeads"}
 // TestNoStatementOfAQueueCostsWhatABacklogHolds: as many messages are open as fit, nobody has taken statistics, or they
 // were taken when there was little else, or now; and each statement is quick.
 func TestNoStatementOfAQueueCostsWhatABacklogHolds(t *testing.T) {
+	testdb.Turn(t, 1, seconds)
 	t.Parallel()
 	const never = "9000000000000000"
 	n := testdb.Rounds(60_000, 2_000_000)

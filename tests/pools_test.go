@@ -99,6 +99,7 @@ func TestAMapperOfTheServiceConcernsItsOwnRows(t *testing.T) {
 // of them with exec, the mode of pgx to be used there, and with simple_protocol those in
 // which processes meet. MariaDB and SQLite have no such pooler.
 func TestConformanceThroughPgBouncer(t *testing.T) {
+	testdb.Turn(t, 1, seconds)
 	t.Parallel()
 	// A server of its own: the pooler waits for 15 seconds where one has no connection left.
 	server := servers.Postgres(t, "max_connections=200").DSN()

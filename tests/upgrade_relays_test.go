@@ -23,6 +23,7 @@ import (
 // Relays of the release before, which divides the keys into 12 shards, are replaced under load, and some come
 // back. No message is sent by two relays but what one that was killed had sent, and of each key all go out in order.
 func TestRollingUpgradeOfRelays(t *testing.T) {
+	testdb.Turn(t, 1, upgrades)
 	t.Parallel()
 	before := releases(t).relay
 	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {

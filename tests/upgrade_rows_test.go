@@ -23,6 +23,7 @@ import (
 // What a service of the release before left in the database, in every state, one of this
 // source works off, and the reverse; then both work beside each other.
 func TestRollingUpgradeOfEveryRow(t *testing.T) {
+	testdb.Turn(t, 1, upgrades)
 	t.Parallel()
 	built := releases(t)
 	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {

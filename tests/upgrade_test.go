@@ -26,6 +26,7 @@ import (
 // this source share a database that this source migrated. Each is killed with work of every
 // kind left behind, which the other one takes up.
 func TestRollingUpgrade(t *testing.T) {
+	testdb.Turn(t, 1, upgrades)
 	t.Parallel()
 	before := releases(t).service
 	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
@@ -82,7 +83,9 @@ func TestReleasedMigrationsAreThoseOfTheReleaseBefore(t *testing.T) {
 	t.Parallel()
 	sums, err := filepath.Abs("../internal/dialect/released.sum")
 	require.NoError(t, err)
-	scripts := filepath.Join(releases(t).source, "internal", "dialect")
+	source, err := formerSource()
+	require.NoError(t, err)
+	scripts := filepath.Join(source, "internal", "dialect")
 	err = command(scripts, "sha256sum", "--check", "--quiet", sums)
 	require.NoError(t, err)
 	all, err := filepath.Glob(filepath.Join(scripts, "*", "*.sql"))
@@ -93,7 +96,6 @@ func TestReleasedMigrationsAreThoseOfTheReleaseBefore(t *testing.T) {
 
 // programs are those of package process and of package upgrade.
 type programs struct {
-	source        string // folder of the release before
 	service       string // of the release before
 	before, after string // package upgrade, by the release before and by this source
 	relay         string // package relayproc, of the release before
@@ -113,26 +115,32 @@ func releases(t *testing.T) programs {
 }
 
 var buildReleases = sync.OnceValues(func() (programs, error) {
+	source, err := formerSource()
+	if err != nil {
+		return programs{}, err
+	}
+	old, current := filepath.Join(builds, "before"), filepath.Join(builds, "after")
+	return programs{
+		service: filepath.Join(old, "service"), before: filepath.Join(old, "upgrade"), after: filepath.Join(current, "upgrade"),
+		relay: filepath.Join(old, "relay"),
+	}, errors.Join(build(source, old, "./tests/process/service", "./tests/upgrade", "./tests/upgrade/relay"), build("..", current, "./tests/upgrade"))
+})
+
+// formerSource returns the folder of the release before.
+var formerSource = sync.OnceValues(func() (string, error) {
 	var err error
 	if builds, err = os.MkdirTemp("", "millrace-releases"); err != nil {
-		return programs{}, err
+		return "", err
 	}
 	here, err := filepath.Abs("..")
 	if err != nil {
-		return programs{}, err
+		return "", err
 	}
 	// Always at the same place, so that what go build has compiled once is not compiled again.
 	sum := fnv.New32a()
 	_, _ = sum.Write([]byte(here)) // it never fails
 	source = filepath.Join(os.TempDir(), fmt.Sprintf("millrace-release-%x", sum.Sum32()))
-	if err := errors.Join(os.RemoveAll(source), checkOut(source)); err != nil {
-		return programs{}, err
-	}
-	old, current := filepath.Join(builds, "before"), filepath.Join(builds, "after")
-	return programs{
-		source: source, service: filepath.Join(old, "service"), before: filepath.Join(old, "upgrade"), after: filepath.Join(current, "upgrade"),
-		relay: filepath.Join(old, "relay"),
-	}, errors.Join(build(source, old, "./tests/process/service", "./tests/upgrade", "./tests/upgrade/relay"), build("..", current, "./tests/upgrade"))
+	return source, errors.Join(os.RemoveAll(source), checkOut(source))
 })
 
 // checkOut writes the source of the release before into a folder.

@@ -21,12 +21,14 @@ import (
 
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/servers"
+	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 // Each alert fires for a real cause and resolves when that is mended, within the time that its rule
 // says, and no other fires. The causes are there before the first scrape, as they are in a process
 // that meets its trouble at once: the series of what happened once begin with 1.
 func TestEachAlertFiresAndResolves(t *testing.T) {
+	testdb.OneIn(t, 2)
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("-short runs no servers")

@@ -46,12 +46,15 @@ func (b *browser) accessible(axe, where string) {
 	}
 }
 
-// longest are tests that keep the browser busy for ten seconds.
-var longest = []string{"TestAxeFindsNoViolation", "TestANight"}
+// longest are tests that keep the browser busy for seconds.
+var longest = []string{
+	"TestAxeFindsNoViolation", "TestANight", "TestPagesFollowWhatHappens", "TestRetryALargeGroup", "TestTheCommandWithAToken",
+	"TestFindReadRetryAndSeeCompleted", "TestAPhoneNeedsNoSidewaysScrolling", "TestScriptsAreShownAsText",
+}
 
 // TestAxeFindsNoViolation: on any page, dark and light, on a desk and a phone; usually on six pages, others from day to day.
 func TestAxeFindsNoViolation(t *testing.T) {
-	testdb.Turn(t, 1, longest)
+	testdb.Turn(t, 3, longest)
 	source := axe(t)
 	s := newService(t, named)
 	s.fill()

@@ -28,6 +28,7 @@ func on(t *testing.T, journey func(t *testing.T, b *browser)) {
 }
 
 func TestFindReadRetryAndSeeCompleted(t *testing.T) {
+	testdb.Turn(t, 3, longest)
 	on(t, func(t *testing.T, b *browser) {
 		s := newService(t)
 		s.fail(3)
@@ -55,6 +56,7 @@ func TestFindReadRetryAndSeeCompleted(t *testing.T) {
 }
 
 func TestRetryALargeGroup(t *testing.T) {
+	testdb.Turn(t, 3, longest)
 	n, shown := 300, "300"
 	if testdb.Long() {
 		n, shown = 1000, "1,000"
@@ -188,6 +190,7 @@ func TestAnotherSiteCannotAct(t *testing.T) {
 }
 
 func TestScriptsAreShownAsText(t *testing.T) {
+	testdb.Turn(t, 3, longest)
 	const script = `<script>document.title="owned"</script><img src=x onerror='document.title="owned"'>`
 	s := newService(t)
 	s.Serve(consumer)
@@ -224,6 +227,7 @@ func TestThePolicyStopsInlineScripts(t *testing.T) {
 
 // TestPagesFollowWhatHappens: without a reload, but not under the hands of who writes.
 func TestPagesFollowWhatHappens(t *testing.T) {
+	testdb.Turn(t, 3, longest)
 	s := newService(t)
 	s.fail(2)
 	b := open(t, desk)
@@ -268,6 +272,7 @@ func TestTimesAreInTheReadersZone(t *testing.T) {
 
 // TestAPhoneNeedsNoSidewaysScrolling: no page is wider than the screen.
 func TestAPhoneNeedsNoSidewaysScrolling(t *testing.T) {
+	testdb.Turn(t, 3, longest)
 	s := newService(t, named)
 	s.fail(3)
 	s.Put("a-consumer-with-a-very-long-name-that-does-not-end-soon", stuck.Order(7, ""))

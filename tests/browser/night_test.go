@@ -19,7 +19,7 @@ import (
 // TestANight: one night is mended by the browser alone, which opens one address and clicks from there. The command
 // mends it in cmd/millrace/tests. docs/a-night.md is what they show; -update writes it.
 func TestANight(t *testing.T) {
-	testdb.Turn(t, 1, longest)
+	testdb.Turn(t, 3, longest)
 	on(t, func(t *testing.T, b *browser) {
 		n := awake{b, incident.New(t)}
 		s := service{Service: n.Service}

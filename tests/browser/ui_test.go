@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 // built is the command, which is built once.
@@ -61,6 +62,7 @@ const doorToken = "0123456789abcdef"
 // TestTheCommandWithAToken: nothing is seen or done without it, and what is done bears the
 // name that was given at the door.
 func TestTheCommandWithAToken(t *testing.T) {
+	testdb.Turn(t, 3, longest)
 	on(t, func(t *testing.T, b *browser) {
 		s := newService(t)
 		s.fail(2)

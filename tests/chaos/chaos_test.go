@@ -27,6 +27,7 @@ func TestChaos(t *testing.T) {
 		lasts, err = time.ParseDuration(text)
 		require.NoError(t, err, "MILLRACE_CHAOS_TIME")
 	} else {
+		testdb.OneIn(t, 3)
 		wirings = testdb.Sample(t, 1, wirings)
 	}
 	seed := rand.Uint64N(1_000_000)

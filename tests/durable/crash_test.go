@@ -23,6 +23,7 @@ const produced = 2
 // A process is killed at each boundary of a message that is stored, leased, handled and
 // answered; another one gets what the broker was not told of, and finds what is stored.
 func TestKilledAtEveryBoundary(t *testing.T) {
+	testdb.Turn(t, 3, seconds)
 	t.Parallel()
 	type wiring struct {
 		dialect string

@@ -241,6 +241,7 @@ var historyBodies = []testdb.Body{
 // TestFailuresAtOnceDoNotMeet: sixteen messages that stand side by side in the key of the history fail at once, again and
 // again, at the levels of isolation that servers have by default.
 func TestFailuresAtOnceDoNotMeet(t *testing.T) {
+	testdb.Turn(t, 3, seconds)
 	t.Parallel()
 	for name, level := range map[string][]string{
 		"mysql": {"tx_isolation", "'REPEATABLE-READ'"}, "postgres": {"default_transaction_isolation", "serializable"}, "sqlite": nil,

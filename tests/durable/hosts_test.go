@@ -24,6 +24,7 @@ var limited = []testdb.Option{testdb.FrozenHosts(time.Second, 30*time.Second)}
 // A process freezes for longer than its lease, and another one takes the message over.
 // Thawed, the first one goes on, and its answer is refused.
 func TestFrozenBeyondTheLease(t *testing.T) {
+	testdb.Turn(t, 3, seconds)
 	t.Parallel()
 	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
 		for name, f := range map[string]freeze{
@@ -123,6 +124,7 @@ func (c *crash) unlocked() bool {
 // Without the inbox the slow one has its effect, too, but its answer is refused: it neither
 // closes nor gives back what the other one has.
 func TestFrozenBeyondTheLeaseWithoutInbox(t *testing.T) {
+	testdb.Turn(t, 3, seconds)
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		b, s := newServed(t, db, limited...)
@@ -152,6 +154,7 @@ func TestFrozenBeyondTheLeaseWithoutInbox(t *testing.T) {
 // processes work. Nothing is lost or doubled, and the order holds where it was asked for. A
 // single attempt that was charged would park its message.
 func TestDatabaseRestartsUnderLoad(t *testing.T) {
+	testdb.Turn(t, 3, seconds)
 	t.Parallel()
 	for _, c := range testdb.Sample(t, 1, []struct {
 		dialect string

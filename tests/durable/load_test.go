@@ -22,6 +22,7 @@ import (
 // A process starts with many messages left over in the table, and its source says nothing,
 // ever. All of them are handled once, and the process does not grow with their number.
 func TestManyLeftOver(t *testing.T) {
+	testdb.Turn(t, 3, seconds)
 	t.Parallel()
 	const growth = 16 << 20 // of the heap: what it remembers has its bounds
 	first, doubled, weighings := 250, 1, 10
@@ -138,6 +139,7 @@ func TestSlowHandlerBesideQuickOnes(t *testing.T) {
 // Four processes work on one queue: every effect is there once, no process is left with
 // next to nothing, and the messages of a key are handled as they arrived.
 func TestFourProcesses(t *testing.T) {
+	testdb.Turn(t, 3, seconds)
 	t.Parallel()
 	const processes, keys, perKey = 4, 40, 10
 	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {

@@ -24,6 +24,13 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
+// seconds are tests that take seconds and stand beside bodies that run every day: some have their turn each day.
+var seconds = []string{
+	"TestUniversalSuite", "TestDatabaseRestartsUnderLoad", "TestMessageThatEndsTheProcess",
+	"TestFailuresAtOnceDoNotMeet", "TestFrozenBeyondTheLease", "TestKilledAtEveryBoundary", "TestNackStorm",
+	"TestFrozenBeyondTheLeaseWithoutInbox", "TestFourProcesses", "TestManyLeftOver",
+}
+
 func TestMain(m *testing.M) {
 	process.As(durableName, serve)
 	testdb.Overlap(6)

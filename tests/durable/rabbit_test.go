@@ -23,6 +23,7 @@ import (
 // another one, which gets from RabbitMQ what was not acked. In the end that message is
 // parked, after exactly MaxAttempts tries that were counted, and no other was charged.
 func TestMessageThatEndsTheProcess(t *testing.T) {
+	testdb.Turn(t, 3, seconds)
 	t.Parallel()
 	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
 		for mode, name := range modes {
@@ -144,6 +145,7 @@ func waiting(t *testing.T, queue string) int {
 // A handler fails always. RabbitMQ would deliver its message again and again, as fast as it can;
 // with Durable in between it is tried after pauses that grow, and MaxAttempts times.
 func TestNackStorm(t *testing.T) {
+	testdb.Turn(t, 3, seconds)
 	t.Parallel()
 	testdb.Each(t, inBothModes(func(t *testing.T, b *bed, mode pubsub.Mode) {
 		queue := newQueue(t)

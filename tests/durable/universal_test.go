@@ -18,6 +18,7 @@ import (
 // TestUniversalSuite runs Watermill's own suite for pub/subs on a durable subscriber, in
 // both modes, over topics that are tables of watermill-sql on MariaDB.
 func TestUniversalSuite(t *testing.T) {
+	testdb.Turn(t, 3, seconds)
 	suite := func(t *testing.T, db, upstream *testdb.DB, mode pubsub.Mode) {
 		store := rig.NewStore(t, db.DB, inbox.Config{})
 		require.NoError(t, store.Migrate(t.Context()))

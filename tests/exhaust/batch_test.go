@@ -20,6 +20,7 @@ import (
 
 // TestAWrongBatchIsFound: the function keeps messages of a try that failed, and books them again.
 func TestAWrongBatchIsFound(t *testing.T) {
+	testdb.Turn(t, 2, seconds)
 	t.Parallel()
 	for _, dialect := range testdb.Sample(t, 1, all) {
 		t.Run(dialect, func(t *testing.T) {

@@ -17,8 +17,14 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
+// seconds are tests that take seconds: some have their turn each day.
+var seconds = []string{
+	"TestStepsWithEveryFault", "TestPanics", "TestAWrongBatchIsFound", "TestCrashWindows", "TestInterruptedStatements", "TestStepsOfCopies",
+}
+
 // TestInterruptedStatements has the context of each statement of each service end while it runs.
 func TestInterruptedStatements(t *testing.T) {
+	testdb.Turn(t, 2, seconds)
 	dialects, servers, optional := []string{"sqlite"}, []string{"sqlite", "postgres"}, shortened(optional)
 	if testdb.Long() {
 		dialects, servers = all, all
@@ -47,6 +53,7 @@ var optional = map[string]service{"an optional statement": {
 
 // TestPanics has the handler of each service panic, and the callbacks of one.
 func TestPanics(t *testing.T) {
+	testdb.Turn(t, 2, seconds)
 	dialects := []string{"sqlite"}
 	if testdb.Long() {
 		dialects = all

@@ -180,6 +180,7 @@ func onEachStep(t *testing.T, services map[string]service, dialects []string, pl
 // TestStepsWithEveryFault has the provider see each mail as one effect, whatever crashes: with faults of one sort, another
 // from day to day, at each point of one message, on SQLite; with all, of all messages, on all databases, where there is time.
 func TestStepsWithEveryFault(t *testing.T) {
+	testdb.Turn(t, 2, seconds)
 	if testdb.Long() {
 		onEachStep(t, stepServices, all, inboxtest.Exhaust)
 		return
@@ -214,6 +215,7 @@ func TestStepsWithRandomFaults(t *testing.T) {
 
 // TestStepsOfCopies gives each message to two processes at once.
 func TestStepsOfCopies(t *testing.T) {
+	testdb.Turn(t, 2, seconds)
 	if testdb.Long() {
 		onEachStep(t, stepServices, all, inboxtest.ConcurrentCopies)
 		return

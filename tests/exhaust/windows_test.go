@@ -122,6 +122,7 @@ func (c *tally) counted(s service) inboxtest.Scenario {
 // TestCrashWindows has a process of a service die at each point of a delivery, on SQLite, and
 // compares what happened with its table in docs/crash-windows.md. Each day it is one of them.
 func TestCrashWindows(t *testing.T) {
+	testdb.Turn(t, 2, seconds)
 	t.Parallel()
 	text, err := os.ReadFile(windowsFile)
 	require.NoError(t, err)

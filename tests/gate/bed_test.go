@@ -199,6 +199,11 @@ func eachServer(t *testing.T, body func(t *testing.T, b *bed)) {
 // newTunedBed is a bed on a database as [tuned] makes it.
 func newTunedBed(t *testing.T, db *testdb.DB) *bed { t.Helper(); return newBed(t, tuned(t, db)) }
 
+// seconds are tests that take seconds and stand beside bodies that run every day: some have their turn each day.
+var seconds = []string{
+	"TestStandingGap", "TestProcessesAreKilled", "TestTwoProcesses", "TestWakeUpRace",
+}
+
 func TestMain(m *testing.M) {
 	process.As(shareName, serve)
 	testdb.Overlap(4)

@@ -20,6 +20,7 @@ import (
 // Two processes with 16 messages in flight each deliver every version of many aggregates,
 // in random orders.
 func TestTwoProcesses(t *testing.T) {
+	testdb.Turn(t, 1, seconds)
 	t.Parallel()
 	testdb.Each(t, testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 		s := share{Driver: b.db.Driver, DSN: b.db.DSN, Aggregates: testdb.Rounds(40, 100), Versions: 5, Width: 16}
@@ -37,6 +38,7 @@ func TestTwoProcesses(t *testing.T) {
 // the other. Those that follow get
 // every message again, since nobody knows which of them the broker was told of.
 func TestProcessesAreKilled(t *testing.T) {
+	testdb.Turn(t, 1, seconds)
 	t.Parallel()
 	testdb.Each(t, testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 		s := share{Driver: b.db.Driver, DSN: b.db.DSN, Aggregates: testdb.Rounds(25, 50), Versions: 5, Width: 16, Lease: time.Second, FailOneIn: 10}

@@ -30,6 +30,7 @@ const maxRedeliveries = 20
 // A gap that nothing closes stands in front of a source, which delivers other aggregates
 // meanwhile. What cannot be applied comes again and again, but never fast.
 func TestStandingGap(t *testing.T) {
+	testdb.Turn(t, 1, seconds)
 	t.Parallel()
 	fail := millrace.VersionGate{OnGap: inbox.GapFail}
 	type source struct {

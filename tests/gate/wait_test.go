@@ -122,6 +122,7 @@ func TestAPredecessorUnderWayIsNoGap(t *testing.T) {
 // A message is held in one process at the instant at which its predecessor is applied in
 // another: it is seen by one of the two.
 func TestWakeUpRace(t *testing.T) {
+	testdb.Turn(t, 1, seconds)
 	t.Parallel()
 	testdb.Each(t, testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 		n := testdb.Rounds(250, 10_000)

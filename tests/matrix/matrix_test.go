@@ -87,9 +87,9 @@ func sampled(all []pair, dialect string, seed uint64) []pair {
 	if testdb.Long() {
 		return all
 	}
-	sample := 4
+	sample := 2
 	if dialect == "sqlite" {
-		sample = 20
+		sample = 10
 	}
 	dice := rand.New(rand.NewPCG(seed, uint64(len(dialect)))) //nolint:gosec // it must be repeatable
 	some := make([]pair, 0, sample)

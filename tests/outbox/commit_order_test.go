@@ -21,6 +21,7 @@ import (
 // with greater ids were sent and written off meanwhile. Nor does an open transaction keep the
 // relay from writing off. On SQLite transactions do not overlap.
 func TestReverseCommitOrder(t *testing.T) {
+	testdb.Turn(t, 3, seconds)
 	t.Parallel()
 	for _, dialect := range []string{"postgres", "mysql"} {
 		for name, key := range map[string]string{"with a key": "k", "without": ""} {
@@ -79,6 +80,7 @@ func (o open) commit() {
 }
 
 func TestTheFirstKeyAfterMessagesWithoutOneIsInOrder(t *testing.T) {
+	testdb.Turn(t, 3, seconds)
 	t.Parallel()
 	p := newPost(t, testdb.On(t, "postgres"))
 	p.relay()

@@ -17,6 +17,13 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
+// seconds are tests that take seconds and stand beside bodies that run every day: some have their turn each day.
+var seconds = []string{
+	"TestTheFirstKeyAfterMessagesWithoutOneIsInOrder", "TestOrderIsKeptWhereATopicFailsAndOthersDoNot",
+	"TestReverseCommitOrder", "TestAHotKeyStarvesNoOther", "TestUniversalSuite", "TestKilledAtEveryBoundary",
+	"TestAFormerShardCannotBeTakenAfterwards", "TestThroughPgBouncer",
+}
+
 func TestMain(m *testing.M) {
 	relayproc.Main()
 	testdb.Overlap(8)

@@ -63,6 +63,7 @@ func (k killing) String() string {
 // The lease of who is dead is ended by hand, to save time; it ends by itself in the tests
 // under load.
 func TestKilledAtEveryBoundary(t *testing.T) {
+	testdb.Turn(t, 3, seconds)
 	t.Parallel()
 	testdb.Some(t, 1, testdb.With(newTown, func(t *testing.T, o *town) {
 		o.settings.Lease = 6 * time.Second

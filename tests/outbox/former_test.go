@@ -48,6 +48,7 @@ func (p *post) formerEnds() {
 
 // A relay of an earlier release read the former shards just before they were replaced, and claims one just after.
 func TestAFormerShardCannotBeTakenAfterwards(t *testing.T) {
+	testdb.Turn(t, 3, seconds)
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		p := newPost(t, db)

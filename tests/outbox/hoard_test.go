@@ -73,6 +73,7 @@ func small(c *outbox.RelayConfig) { c.Batch = 50 }
 
 // TestAHotKeyStarvesNoOther: its messages go out one by one, and there are more of it than a relay has in hand.
 func TestAHotKeyStarvesNoOther(t *testing.T) {
+	testdb.Turn(t, 3, seconds)
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		p := newPost(t, db)

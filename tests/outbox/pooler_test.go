@@ -25,6 +25,7 @@ var poolerBodies = map[string][]testdb.Body{
 // Behind a pooler that gives each transaction the next of its connections, publishers and
 // relays do what they do elsewhere. MariaDB and SQLite have no such pooler.
 func TestThroughPgBouncer(t *testing.T) {
+	testdb.Turn(t, 3, seconds)
 	t.Parallel()
 	addr := newPooler(t)
 	for mode, bodies := range poolerBodies {

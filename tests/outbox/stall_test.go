@@ -96,6 +96,7 @@ func (l *logbook) has(text string) bool {
 }
 
 func TestOrderIsKeptWhereATopicFailsAndOthersDoNot(t *testing.T) {
+	testdb.Turn(t, 3, seconds)
 	t.Parallel()
 	p := newPost(t, testdb.On(t, "sqlite"))
 	var all []string

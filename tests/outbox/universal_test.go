@@ -19,6 +19,7 @@ import (
 // keeps order: tables on MariaDB. On PostgreSQL watermill-sql reads nothing that began after
 // a message that is still held, of any topic, and TestTopic holds one while it awaits another.
 func TestUniversalSuite(t *testing.T) {
+	testdb.Turn(t, 3, seconds)
 	suite := func(t *testing.T, db, target *testdb.DB) {
 		table, err := watermillsql.NewPublisher(target.DB, watermillsql.Config{})
 		require.NoError(t, err)

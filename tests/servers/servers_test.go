@@ -19,7 +19,7 @@ import (
 )
 
 func TestPostgresKeepsWhatWasCommittedBeforeAKill(t *testing.T) {
-	testdb.Turn(t, 2, keepers)
+	testdb.Turn(t, 1, keepers)
 	t.Parallel()
 	s := servers.Postgres(t, "lock_timeout=7s")
 	keepsCommitted(t, "postgres", s)
@@ -27,7 +27,7 @@ func TestPostgresKeepsWhatWasCommittedBeforeAKill(t *testing.T) {
 }
 
 func TestMariaDBKeepsWhatWasCommittedBeforeAKill(t *testing.T) {
-	testdb.Turn(t, 2, keepers)
+	testdb.Turn(t, 1, keepers)
 	t.Parallel()
 	s := servers.MariaDB(t, "innodb-lock-wait-timeout=7")
 	keepsCommitted(t, "mysql", s)
@@ -36,7 +36,7 @@ func TestMariaDBKeepsWhatWasCommittedBeforeAKill(t *testing.T) {
 }
 
 func TestPairKeepsWhatWasCommittedOverAFailOver(t *testing.T) {
-	testdb.Turn(t, 2, keepers)
+	testdb.Turn(t, 1, keepers)
 	t.Parallel()
 	pair := servers.PostgresPair(t)
 	wire := servers.Proxy(t, pair.Primary().Addr())
@@ -91,7 +91,7 @@ func TestFreezeKeepsConnectionsAndAnswersNothing(t *testing.T) {
 }
 
 func TestPgBouncerPoolsTransactions(t *testing.T) {
-	testdb.Turn(t, 2, keepers)
+	testdb.Turn(t, 1, keepers)
 	t.Parallel()
 	pg := servers.Postgres(t)
 	b := servers.PgBouncer(t, pg.DSN(), "default_pool_size=1")
@@ -111,7 +111,7 @@ func TestPgBouncerPoolsTransactions(t *testing.T) {
 }
 
 func TestRabbitMQKeepsAPersistentMessageOverAKill(t *testing.T) {
-	testdb.Turn(t, 2, keepers)
+	testdb.Turn(t, 1, keepers)
 	t.Parallel()
 	s := servers.RabbitMQ(t)
 	_, ch := channel(t, s)

@@ -1,6 +1,7 @@
 package testdb
 
 import (
+	"flag"
 	"hash/fnv"
 	"math/rand/v2"
 	"os"
@@ -40,14 +41,32 @@ func sample[T any](t testing.TB, name string, n int, all []T) []T {
 }
 
 // Turn skips a test that takes seconds unless it is one of the n of its kind, which are named, whose
-// turn it is, as [Sample] chooses them.
+// turn it is, as [Sample] chooses them, or -run names it.
 func Turn(t *testing.T, n int, kind []string) {
 	t.Helper()
 	if !slices.Contains(kind, t.Name()) {
 		t.Fatalf("testdb: %s is none of %q", t.Name(), kind)
 	}
-	if !slices.Contains(sample(t, strings.Join(kind, " "), n, kind), t.Name()) {
+	if !asked(t) && !slices.Contains(sample(t, strings.Join(kind, " "), n, kind), t.Name()) {
 		t.Skip("it is the turn of another test of its kind")
+	}
+}
+
+// asked reports whether -run has the name of a test.
+func asked(t *testing.T) bool {
+	run := flag.Lookup("test.run")
+	return run != nil && strings.Contains(run.Value.String(), t.Name())
+}
+
+// OneIn skips a test that takes seconds on all but one of n days, as [Sample] chooses it, unless -run names it.
+func OneIn(t *testing.T, n int) {
+	t.Helper()
+	days := make([]int, n)
+	for i := range days {
+		days[i] = i
+	}
+	if !asked(t) && !slices.Contains(sample(t, t.Name(), 1, days), 0) {
+		t.Skipf("it runs one day in %d", n)
 	}
 }
 

@@ -40,6 +40,7 @@ func TestCheckOfAnEngine(t *testing.T) {
 
 // TestCheckOfAnEngineBehindAPooler: what is optional is no error without --strict.
 func TestCheckOfAnEngineBehindAPooler(t *testing.T) {
+	testdb.Turn(t, 1, long)
 	t.Parallel()
 	pg := servers.Postgres(t).DSN()
 	bouncer := servers.PgBouncer(t, pg)

@@ -107,6 +107,7 @@ var triedServices = map[string]bool{}
 
 // TestInitRuns builds services, plays their own tests, and has each handle a message that comes twice.
 func TestInitRuns(t *testing.T) {
+	testdb.Turn(t, 1, long)
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("-short builds no services")

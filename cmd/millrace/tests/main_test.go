@@ -25,6 +25,11 @@ var update = flag.Bool("update", false, "write what the command prints to testda
 // binary is the command, built once.
 var binary string
 
+// long are tests that take seconds and stand beside bodies that run every day: some have their turn each day.
+var long = []string{
+	"TestANight", "TestInitRuns", "TestCheckOfAnEngineBehindAPooler",
+}
+
 func TestMain(m *testing.M) {
 	testdb.Overlap(8)
 	folder, err := os.MkdirTemp("", "millrace")

@@ -11,11 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/tests/incident"
+	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 // TestANight: one night is mended by the command alone. tests/browser mends it by the dashboard. docs/a-night.md is
 // what they show; -update writes it.
 func TestANight(t *testing.T) {
+	testdb.Turn(t, 1, long)
 	t.Parallel()
 	n := night{incident.New(t)}
 	n.status(incident.Wrong...)

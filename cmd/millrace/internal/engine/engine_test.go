@@ -226,7 +226,7 @@ func TestWhatAServerLacksIsNamed(t *testing.T) {
 		}
 	}
 	assert.Len(t, tried, 19, "each feature can be unfit")
-	for _, name := range testdb.Sample(t, len(lacks)/3, slices.Sorted(maps.Keys(lacks))) {
+	for _, name := range testdb.Sample(t, len(lacks)/6, slices.Sorted(maps.Keys(lacks))) {
 		lack := lacks[name]
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
