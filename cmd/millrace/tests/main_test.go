@@ -33,6 +33,8 @@ var long = []string{
 func TestMain(m *testing.M) {
 	testdb.Overlap(8)
 	folder, err := os.MkdirTemp("", "millrace")
+	// A terminal with colours, whatever this one is.
+	err = errors.Join(err, os.Unsetenv("NO_COLOR"), os.Setenv("TERM", "xterm"))
 	if err == nil {
 		binary, err = rig.Build(folder, "github.com/millrace-go/millrace/cmd/millrace")
 	}

@@ -141,6 +141,9 @@ func TestNoColor(t *testing.T) {
 	s := newShop(t, testdb.On(t, "sqlite"))
 	s.tidy()
 	assert.Contains(t, s.onTerminal("status").rest(), "\x1b[32mNothing is wrong.\x1b[0m")
+	t.Setenv("TERM", "dumb")
+	assert.NotContains(t, s.onTerminal("status").rest(), "\x1b")
+	t.Setenv("TERM", "xterm")
 	t.Setenv("NO_COLOR", "1")
 	assert.NotContains(t, s.onTerminal("status").rest(), "\x1b")
 }

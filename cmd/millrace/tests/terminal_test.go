@@ -32,7 +32,8 @@ func (s *shop) onTerminal(args ...string) *screen {
 	cmd := command(s.Context(), s.db.DSN, args...)
 	file, err := pty.Start(cmd)
 	require.NoError(s, err)
-	s.Cleanup(func() { _ = file.Close() })
+	bound := time.AfterFunc(rig.Patience, func() { _ = file.Close() })
+	s.Cleanup(func() { bound.Stop(); _ = file.Close() })
 	return &screen{T: s.T, keyboard: file, shown: bufio.NewReader(file), cmd: cmd}
 }
 
