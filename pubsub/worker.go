@@ -2,6 +2,7 @@ package pubsub
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -96,7 +97,12 @@ func (w *worker) fetch(ctx context.Context, hands int) (next time.Duration) {
 	next = w.Poll
 	apart(w.queue, func() {
 		var err error
-		w.ready, next, err = w.queue.TakeOut(ctx, hands, w.ahead, w.Poll)
+		if w.failing { // perhaps for longer than a lease, and what the handlers have must not look abandoned
+			err = w.extend(ctx, w.noted())
+		}
+		if !errors.Is(err, inbox.ErrUnavailable) {
+			w.ready, next, err = w.queue.TakeOut(ctx, hands, w.ahead, w.Poll)
+		}
 		if err != nil {
 			next = min(next, afterError)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -32,7 +33,7 @@ var leaseBodies = []testdb.Body{
 			t.Log("there is no server")
 			return
 		}
-		wire := servers.Proxy(t, regexp.MustCompile(`[\w.]+:\d+\b`).FindString(b.db.DSN[strings.LastIndex(b.db.DSN, "@"):]))
+		wire := b.wire()
 		store := rig.NewStore(b, b.db.Open(b, testdb.Via(wire.Addr())).DB, inbox.Config{
 			WithoutPlugin: true, Observers: []inbox.Observer{inbox.On(func(context.Context, inbox.Event) { wire.Thaw() }, inbox.KindFailed)},
 		})
@@ -54,9 +55,7 @@ var leaseBodies = []testdb.Body{
 				t.Log("there is no server")
 				return
 			}
-			wire := servers.Proxy(t, regexp.MustCompile(`[\w.]+:\d+\b`).FindString(b.db.DSN[strings.LastIndex(b.db.DSN, "@"):]))
-			var events rig.Events
-			store := rig.NewStore(b, b.db.Open(b, testdb.Via(wire.Addr())).DB, inbox.Config{WithoutPlugin: true, Logger: &events})
+			wire, store, events := b.wired()
 			durable := quick(store)
 			durable.Mode, durable.MaxAttempts, durable.Lease = pubsub.StoreFirst, 2, time.Hour
 			var runs counter
@@ -87,6 +86,40 @@ var leaseBodies = []testdb.Body{
 				rig.Eventually(b, "it is handled, or parked", func() bool { return b.rows() == b.open(admin.Parked) })
 				assert.Equal(t, []int{n + 1, 0}, []int{runs.of(msg), b.rows()})
 			}
+		})},
+	{Name: "an outage that is longer than a lease", Why: "what the handler has meanwhile is not taken from it, and charged with nothing",
+		Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+			if b.db.Dialect == "sqlite" {
+				t.Log("there is no server")
+				return
+			}
+			wire, store, events := b.wired()
+			durable := quick(store)
+			durable.Mode, durable.MaxAttempts, durable.Concurrency = pubsub.StoreFirst, 1, 2
+			var runs counter
+			entered, goOn := make(chan struct{}, 2), make(chan struct{})
+			s := b.start(durable, silent(func(msg *message.Message) error {
+				runs.run(msg)
+				entered <- struct{}{}
+				<-goOn
+				return nil
+			}))
+			msg := newMessage()
+			assert.True(t, s.deliver(msg))
+			rig.Within(t, entered, "the handler has it")
+			says := func(text string) func() bool {
+				return func() bool {
+					return slices.ContainsFunc(events.Logs(), func(line string) bool { return strings.Contains(line, text) })
+				}
+			}
+			wire.Cut()
+			rig.Eventually(b, "the database is missed", says("stored messages could not be fetched"))
+			b.db.Do(t, `UPDATE millrace_messages SET due_at = 1`) // as if the lease had lapsed
+			wire.Mend()
+			rig.Eventually(b, "the database is back", says("stored messages are fetched again"))
+			close(goOn)
+			rig.Eventually(b, "it is handled, or parked", func() bool { return b.rows() == b.open(admin.Parked) })
+			assert.Equal(t, []int{1, 0}, []int{runs.of(msg), b.rows()})
 		})},
 	{Name: "a process that gives no answer", Why: "its messages are tried one by one, each counted before, and only the one that ends it is parked",
 		Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -148,6 +181,19 @@ var leaseBodies = []testdb.Body{
 		assert.Zero(t, b.effects(msg))
 		assert.Equal(t, 1, b.rows())
 	}},
+}
+
+// wire is a way to the database that a test can cut.
+func (b *bed) wire() *servers.Wire {
+	b.Helper()
+	return servers.Proxy(b, regexp.MustCompile(`[\w.]+:\d+\b`).FindString(b.db.DSN[strings.LastIndex(b.db.DSN, "@"):]))
+}
+
+// wired is a store at the end of a wire, and its log.
+func (b *bed) wired() (*servers.Wire, *inbox.Store, *rig.Events) {
+	b.Helper()
+	wire, events := b.wire(), &rig.Events{}
+	return wire, rig.NewStore(b, b.db.Open(b, testdb.Via(wire.Addr())).DB, inbox.Config{WithoutPlugin: true, Logger: events}), events
 }
 
 // TestALeaseInVainCostsNothing: what was leased by a call that then failed, or was
