@@ -31,8 +31,9 @@ type worker struct {
 	acked    chan *inbox.Leased
 	recorded chan struct{} // closed when all answers are recorded
 
-	mu     sync.Mutex
-	leased map[*inbox.Leased]struct{}
+	mu      sync.Mutex
+	leased  map[*inbox.Leased]struct{}
+	renewed time.Time // when all of leased last had their lease renewed, or began it later
 }
 
 func newWorker(d Durable, queue *inbox.Queue, topic string, out chan<- *message.Message, answers *sync.WaitGroup) *worker {
@@ -43,6 +44,7 @@ func newWorker(d Durable, queue *inbox.Queue, topic string, out chan<- *message.
 		acked:    make(chan *inbox.Leased, d.Prefetch),
 		recorded: make(chan struct{}),
 		leased:   make(map[*inbox.Leased]struct{}),
+		renewed:  time.Now(),
 	}
 }
 
@@ -97,10 +99,10 @@ func (w *worker) fetch(ctx context.Context, hands int) (next time.Duration) {
 	next = w.Poll
 	apart(w.queue, func() {
 		var err error
-		if w.failing { // perhaps for longer than a lease, and what the handlers have must not look abandoned
+		if w.late() { // what the handlers have must not look abandoned
 			err = w.extend(ctx, w.noted())
 		}
-		if !errors.Is(err, inbox.ErrUnavailable) {
+		if !errors.Is(err, inbox.ErrUnavailable) { // another error may concern a single row, and TakeOut skips rows that are locked
 			w.ready, next, err = w.queue.TakeOut(ctx, hands, w.ahead, w.Poll)
 		}
 		if err != nil {
@@ -255,10 +257,19 @@ func (w *worker) noted() []*inbox.Leased {
 	return slices.Collect(maps.Keys(w.leased))
 }
 
+// beats is how often a lease is renewed in its time.
+const beats = 3
+
+// late reports whether a heartbeat was missed: the database was away, or this process was frozen.
+func (w *worker) late() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.Since(w.renewed) > w.queue.Config().Lease*(beats-1)/beats
+}
+
 // heartbeat renews the leases of messages that are ready or with the handler, also while the
 // service closes.
 func (w *worker) heartbeat(ctx context.Context) {
-	const beats = 3 // in a lease
 	tick := time.NewTicker(w.queue.Config().Lease / beats)
 	defer tick.Stop()
 	for closing := ctx.Done(); ; {
@@ -271,9 +282,6 @@ func (w *worker) heartbeat(ctx context.Context) {
 		if len(leased) == 0 && ctx.Err() != nil {
 			return
 		}
-		if len(leased) == 0 {
-			continue
-		}
 		if err := w.extend(ctx, leased); err != nil {
 			w.log().Error("pubsub: leases of stored messages could not be renewed; retrying", err, nil)
 		}
@@ -281,7 +289,14 @@ func (w *worker) heartbeat(ctx context.Context) {
 }
 
 func (w *worker) extend(ctx context.Context, leased []*inbox.Leased) error {
-	return within(ctx, func(ctx context.Context) error { return w.queue.Extend(ctx, leased) })
+	began := time.Now()
+	if err := within(ctx, func(ctx context.Context) error { return w.queue.Extend(ctx, leased) }); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.renewed = began
+	return nil
 }
 
 func (w *worker) log() watermill.LoggerAdapter {

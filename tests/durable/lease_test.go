@@ -95,7 +95,7 @@ var leaseBodies = []testdb.Body{
 			}
 			wire, store, events := b.wired()
 			durable := quick(store)
-			durable.Mode, durable.MaxAttempts, durable.Concurrency = pubsub.StoreFirst, 1, 2
+			durable.Mode, durable.MaxAttempts, durable.Concurrency, durable.Lease = pubsub.StoreFirst, 1, 2, 6*time.Second
 			var runs counter
 			entered, goOn := make(chan struct{}, 2), make(chan struct{})
 			s := b.start(durable, silent(func(msg *message.Message) error {
@@ -114,7 +114,9 @@ var leaseBodies = []testdb.Body{
 			}
 			wire.Cut()
 			rig.Eventually(b, "the database is missed", says("stored messages could not be fetched"))
-			b.db.Do(t, `UPDATE millrace_messages SET due_at = 1`) // as if the lease had lapsed
+			rig.Eventually(b, "the lease has lapsed", func() bool {
+				return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE due_at < ?`, time.Now().UnixMicro()) == 1
+			})
 			wire.Mend()
 			rig.Eventually(b, "the database is back", says("stored messages are fetched again"))
 			close(goOn)

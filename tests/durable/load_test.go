@@ -144,22 +144,22 @@ func TestFourProcesses(t *testing.T) {
 	const processes, keys, perKey = 4, 40, 10
 	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
 		b, s := newServed(t, db)
-		s.Mode, s.Ordered, s.Waits, s.Weigh = pubsub.StoreFirst, true, true, 1<<30
+		s.Mode, s.Ordered, s.Weigh = pubsub.StoreFirst, true, 1<<30
 		s.Concurrency = 5
-		b.leave(keys*perKey, func(n int) *message.Message {
-			msg := message.NewMessage(fmt.Sprintf("%d at %d", n%keys, n/keys), []byte("payload"))
-			msg.Metadata.Set("key", fmt.Sprint(n%keys))
-			msg.Metadata.Set(takes, "2ms")
-			return msg
-		})
 		var all []*process.Process
 		for n := range processes {
 			s.Name = fmt.Sprint(n)
 			all = append(all, s.launch(t))
 		}
 		for _, p := range all {
-			p.GoOn()
+			p.Await(running, 1)
 		}
+		b.leave(keys*perKey, func(n int) *message.Message {
+			msg := message.NewMessage(fmt.Sprintf("%d at %d", n%keys, n/keys), []byte("payload"))
+			msg.Metadata.Set("key", fmt.Sprint(n%keys))
+			msg.Metadata.Set(takes, "2ms")
+			return msg
+		})
 		rig.Eventually(b, "all is handled", func() bool { return b.rows() == 0 })
 		for _, p := range all {
 			p.Close()

@@ -61,7 +61,6 @@ type served struct {
 	Queue  string
 	Lanes  int
 	Length int
-	Waits  bool // for an order to go on, before it begins
 }
 
 // durableName is its name among the programs that the test binary can be.
@@ -70,6 +69,7 @@ const durableName = "DURABLE"
 // Kinds of events beside those of package process.
 const (
 	ran      = "ran"      // the handler was called; the counts tell how often it was tried before
+	running  = "running"  // the router runs
 	returned = "returned" // the router got the answer of the handler and its middlewares
 	weighed  = "weighed"  // the counts tell the heap, in bytes
 	drained  = "drained"  // the lanes are empty
@@ -119,16 +119,12 @@ func serve(c *process.Child, s served) error {
 		return err
 	}
 	p.Say(process.Event{Kind: process.Ready})
-	if p.Waits {
-		if _, err := p.obey(true); err != nil {
-			return err
-		}
-	}
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(context.Background()) }()
 	<-router.Running() // one that is closed before it runs does not end
+	p.Say(process.Event{Kind: running})
 	for closing := false; !closing; {
-		if closing, err = p.obey(false); err != nil {
+		if closing, err = p.obey(); err != nil {
 			return err
 		}
 	}
@@ -150,14 +146,14 @@ func (p *servedProcess) observe(_ context.Context, e inbox.Event) {
 }
 
 // obey follows one order of the test. A test that is gone ends the process, too.
-func (p *servedProcess) obey(begins bool) (closing bool, err error) {
+func (p *servedProcess) obey() (closing bool, err error) {
 	order, err := p.Order()
 	switch {
 	case err != nil || order.Do == process.ToClose:
 		return true, err
 	case order.Do == process.ToDeliver:
 		p.deliver(order.Delivery)
-	case !begins: // to go on
+	default: // to go on
 		p.goOn <- struct{}{}
 	}
 	return false, nil

@@ -73,8 +73,8 @@ type lasting struct{ message.Publisher }
 
 func (lasting) Close() error { return nil }
 
-// Serve has a consumer handle what is stored for it, until the test ends. Each message has
-// one attempt.
+// Serve has a consumer handle what is stored for it, until stop is called or the test ends. Each
+// message has one attempt.
 func (s *Service) Serve(consumer string, middlewares ...message.HandlerMiddleware) (stop func() error) {
 	s.Helper()
 	durable := pubsub.Durable{

@@ -120,8 +120,8 @@ func (s *system) admin() (dsn string, found bool) {
 	return dsn, dsn != ""
 }
 
-// fresh makes a database that goes away with t, and returns its DSN, and its connections if they are kept. It has nothing in it, or
-// the tables of Millrace.
+// fresh makes a database that goes away with t, and returns its DSN, and its connections if they are
+// kept. It has nothing in it, or the tables of Millrace.
 func (s *system) fresh(t testing.TB, admin string, empty bool) (dsn string, k *kept) {
 	t.Helper()
 	switch {
