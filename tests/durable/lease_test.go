@@ -50,14 +50,8 @@ var leaseBodies = []testdb.Body{
 		assert.Equal(t, []int{1, 0}, []int{b.effects(msg), b.rows()})
 	})},
 	{Name: "an answer that the database does not hear", Why: "it is told again: nobody waits for the lease, and an outage is no attempt",
-		Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-			if b.db.Dialect == "sqlite" {
-				t.Log("there is no server")
-				return
-			}
-			wire, store, events := b.wired()
-			durable := quick(store)
-			durable.Mode, durable.MaxAttempts, durable.Lease = pubsub.StoreFirst, 2, time.Hour
+		Run: wired(func(t *testing.T, b *bed, wire *servers.Wire, durable pubsub.Durable, events *rig.Events) {
+			durable.MaxAttempts, durable.Lease = 2, time.Hour
 			var runs counter
 			s := b.start(durable, silent(func(msg *message.Message) error {
 				if runs.run(msg) > 1 {
@@ -88,14 +82,8 @@ var leaseBodies = []testdb.Body{
 			}
 		})},
 	{Name: "an outage that is longer than a lease", Why: "what the handler has meanwhile is not taken from it, and charged with nothing",
-		Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-			if b.db.Dialect == "sqlite" {
-				t.Log("there is no server")
-				return
-			}
-			wire, store, events := b.wired()
-			durable := quick(store)
-			durable.Mode, durable.MaxAttempts, durable.Concurrency, durable.Lease = pubsub.StoreFirst, 1, 2, 6*time.Second
+		Run: wired(func(t *testing.T, b *bed, wire *servers.Wire, durable pubsub.Durable, events *rig.Events) {
+			durable.MaxAttempts, durable.Concurrency, durable.Lease = 1, 2, 6*time.Second
 			var runs counter
 			entered, goOn := make(chan struct{}, 2), make(chan struct{})
 			s := b.start(durable, silent(func(msg *message.Message) error {
@@ -191,11 +179,19 @@ func (b *bed) wire() *servers.Wire {
 	return servers.Proxy(b, regexp.MustCompile(`[\w.]+:\d+\b`).FindString(b.db.DSN[strings.LastIndex(b.db.DSN, "@"):]))
 }
 
-// wired is a store at the end of a wire, and its log.
-func (b *bed) wired() (*servers.Wire, *inbox.Store, *rig.Events) {
-	b.Helper()
-	wire, events := b.wire(), &rig.Events{}
-	return wire, rig.NewStore(b, b.db.Open(b, testdb.Via(wire.Addr())).DB, inbox.Config{WithoutPlugin: true, Logger: events}), events
+// wired is a body for a Durable at the end of a wire, whose log is in events.
+func wired(
+	body func(t *testing.T, b *bed, wire *servers.Wire, durable pubsub.Durable, events *rig.Events),
+) func(*testing.T, *testdb.DB) {
+	return testdb.With(newBed, func(t *testing.T, b *bed) {
+		if b.db.Dialect == "sqlite" {
+			t.Log("there is no server")
+			return
+		}
+		wire, events := b.wire(), &rig.Events{}
+		store := rig.NewStore(b, b.db.Open(b, testdb.Via(wire.Addr())).DB, inbox.Config{WithoutPlugin: true, Logger: events})
+		body(t, b, wire, storeFirst(store), events)
+	})
 }
 
 // TestALeaseInVainCostsNothing: what was leased by a call that then failed, or was

@@ -81,7 +81,8 @@ func (k *kept) open(driver, dsn string) (*sqlx.DB, error) {
 	return sqlx.NewDb(stdlib.OpenDBFromPool(k.pool), driver), nil
 }
 
-// settled waits for the connections that a test has closed, and returns the processes of all that are idle. A test may
+// settled waits for the connections that a test has closed, of which pgxpool tells nobody when it has them back, and returns
+// the processes of all that are idle. A test may
 // have left some in use.
 func (k *kept) settled(ctx context.Context) []int32 {
 	if k == nil {
