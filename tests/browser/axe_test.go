@@ -64,7 +64,7 @@ func TestAxeFindsNoViolation(t *testing.T) {
 	for _, name := range testdb.Sample(t, 1, slices.Sorted(maps.Keys(screens))) {
 		t.Run(name, func(t *testing.T) {
 			b := open(t, screens[name])
-			_, err := chromedp.Call(b.ctx, page.SetBypassCSP, page.SetBypassCSPParams{Enabled: true}) // axe comes from outside
+			_, err := chromedp.Call(b.step(), page.SetBypassCSP, page.SetBypassCSPParams{Enabled: true}) // axe comes from outside
 			require.NoError(t, err)
 			var looks []func()
 			at := func(url, name string) {

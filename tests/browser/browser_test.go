@@ -13,6 +13,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -45,7 +46,7 @@ var shared = sync.OnceValues(func() (context.Context, error) {
 	allocated, stop := chromedp.NewExecAllocator(context.Background(), append(
 		chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.DisableGPU,
 		chromedp.UserDataDir(profile), chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true),
-		chromedp.Env("TZ=Europe/Berlin"), chromedp.WSURLReadTimeout(time.Minute))...)
+		chromedp.Env("TZ=Europe/Berlin"), chromedp.WSURLReadTimeout(rig.Patience))...)
 	ctx, leave := chromedp.NewContext(allocated)
 	closing = append(closing, leave, stop)
 	return ctx, chromedp.Do(ctx)
@@ -86,12 +87,13 @@ func open(t *testing.T, on screen) *browser {
 	require.NoError(t, err)
 	ctx, leave := chromedp.NewContext(all, chromedp.WithNewBrowserContext())
 	t.Cleanup(leave)
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	t.Cleanup(cancel)
+	late := time.AfterFunc(rig.Patience, leave)
+	require.NoError(t, chromedp.Do(ctx), "a tab opens")
+	late.Stop()
 	b := &browser{T: t, ctx: ctx}
 	b.do(chromedp.EmulateViewport(on.width, on.height))
 	b.light(!on.dark)
-	_, err = chromedp.Call(ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: on.noScript})
+	_, err = chromedp.Call(b.step(), emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: on.noScript})
 	require.NoError(t, err)
 	return b
 }
@@ -103,21 +105,28 @@ func (b *browser) light(on bool) {
 	if on {
 		scheme = "light"
 	}
-	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+	_, err := chromedp.Call(b.step(), emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
 	})
 	require.NoError(b, err)
 }
 
+// step returns the context of one step. Each step is bounded, and not the whole: a test may have to build what it visits.
+func (b *browser) step() context.Context {
+	ctx, cancel := context.WithTimeout(b.ctx, rig.Patience)
+	b.Cleanup(cancel)
+	return ctx
+}
+
 func (b *browser) do(steps ...chromedp.Action[chromedp.Void]) {
 	b.Helper()
-	require.NoError(b, chromedp.Do(b.ctx, steps...))
+	require.NoError(b, chromedp.Do(b.step(), steps...))
 }
 
 // get runs what has a result.
 func get[T any](b *browser, a chromedp.Action[T]) T {
 	b.Helper()
-	result, err := chromedp.Run(b.ctx, a)
+	result, err := chromedp.Run(b.step(), a)
 	require.NoError(b, err)
 	return result
 }
@@ -149,7 +158,7 @@ func (b *browser) lacks(texts ...string) {
 // press clicks on what leads to another page, and returns the status of that.
 func (b *browser) press(what string) int64 {
 	b.Helper()
-	response, err := chromedp.RunResponse(b.ctx, chromedp.Click(what))
+	response, err := chromedp.RunResponse(b.step(), chromedp.Click(what))
 	require.NoError(b, err, what)
 	return response.Status
 }

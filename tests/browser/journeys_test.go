@@ -294,7 +294,7 @@ func TestKeysAreEnough(t *testing.T) {
 	assert.Equal(t, "Skip to the content", get(b, chromedp.Evaluate[string](`document.activeElement.textContent`)))
 	b.do(chromedp.Focus(`//summary[starts-with(., "Retry")]`), chromedp.KeyEvent("\r"))
 	b.do(chromedp.WaitVisible(chromedp.CSS(`details[open] input[name="reason"]:focus`))) // else keys go elsewhere
-	_, err := chromedp.RunResponse(b.ctx, chromedp.KeyEvent("by keys alone"), chromedp.KeyEvent("\r"))
+	_, err := chromedp.RunResponse(b.step(), chromedp.KeyEvent("by keys alone"), chromedp.KeyEvent("\r"))
 	require.NoError(t, err)
 	b.reads("will be handled again")
 	assert.Equal(t, 1, s.Audited("retry", "by keys alone"))

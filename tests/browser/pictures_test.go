@@ -45,7 +45,7 @@ func TestPictures(t *testing.T) {
 	for _, picture := range all {
 		b := open(t, picture.on)
 		b.visit(s.home + picture.page)
-		shot, err := chromedp.Call(b.ctx, page.CaptureScreenshot, page.CaptureScreenshotParams{Format: page.CaptureScreenshotFormatPng})
+		shot, err := chromedp.Call(b.step(), page.CaptureScreenshot, page.CaptureScreenshotParams{Format: page.CaptureScreenshotFormatPng})
 		require.NoError(t, err)
 		assert.Less(t, len(shot.Data), most, picture.name)
 		require.NoError(t, os.WriteFile(filepath.Join(into, picture.name+".png"), shot.Data, 0o644)) //nolint:gosec // a document
