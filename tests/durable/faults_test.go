@@ -66,20 +66,29 @@ var lossBodies = []testdb.Body{
 	{Name: "a database that fails once where messages are fetched, and once where they are handed out", Why: "they wait for a second, not for Poll", Run: func(t *testing.T, db *testdb.DB) {
 		b, pool := newBed(t, db), faults.Open(t, db)
 		var fetched, handedOut atomic.Int32
+		var held atomic.Bool
+		goOn := make(chan struct{})
 		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
-			if strings.Contains(call, "CASE WHEN status = 3") && fetched.Add(1) == 1 ||
-				strings.Contains(call, "SET status = 2, due_at") && handedOut.Add(1) == 1 {
+			switch {
+			case strings.Contains(call, "CASE WHEN status = 3") && fetched.Add(1) == 1:
+				return errBoom
+			case strings.Contains(call, "SET status = 2, due_at") && handedOut.Add(1) == 1:
+				close(goOn)
 				return errBoom
 			}
 			return nil
 		}})
 		require.NoError(t, rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer}).Put(t.Context(), "orders", newMessages(20)...))
 		durable := quick(b.newStore(pool.DB))
-		durable.Poll, durable.Lease = time.Hour, time.Minute
-		b.inboxed(durable, effect)
+		durable.Poll, durable.Lease, durable.Concurrency = time.Hour, time.Minute, 2
+		b.start(durable, silent(func(*message.Message) error {
+			if held.CompareAndSwap(false, true) { // the other hand is given more than it can hold
+				rig.Within(b, goOn, "messages are handed out")
+			}
+			return nil
+		}))
 		rig.Eventually(b, "all are handled", func() bool { return b.rows() == 0 })
 		assert.Positive(t, fetched.Load())
-		assert.Positive(t, handedOut.Load())
 	}},
 	{Name: "a copy of what was handled, while another payload waits", Why: "it collides with nothing: the other one is parked, and the copy is none", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s, msg := b.inboxed(storeFirst(b.store), effect), newMessage()
