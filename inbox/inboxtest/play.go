@@ -1,6 +1,8 @@
 package inboxtest
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -47,6 +49,7 @@ type asked struct {
 type reached struct {
 	point
 	kind kind
+	line int // of the timeline
 }
 
 // entry is a line of the timeline.
@@ -57,6 +60,7 @@ type entry struct {
 	fault   string
 	place   string // the user's line
 	result  string
+	cutOff  bool // its context ended before it did
 }
 
 // reach counts a call and returns the fault that is due at it.
@@ -67,7 +71,7 @@ func (pl *play) reach(p *Process, c call, place string) (fault string, line int)
 	pl.counts[at]++
 	at.nth = pl.counts[point{owner: c.owner, what: c.what}]
 	if c.owner != atStart {
-		pl.reached = append(pl.reached, reached{at, c.kind})
+		pl.reached = append(pl.reached, reached{at, c.kind, len(pl.timeline)})
 		pl.since++
 		if c.kind == commit {
 			pl.commits++
@@ -87,7 +91,7 @@ func (pl *play) reach(p *Process, c call, place string) (fault string, line int)
 // hits reports whether the fault is due at a call. A counted fault is due at the first call where it is possible.
 func (f fault) hits(at point, k kind, since, commits int) bool {
 	if f.call > 0 || f.commit > 0 && k == commit {
-		return since >= f.call && commits >= f.commit && slices.Contains(reached{at, k}.faults(), f.what)
+		return since >= f.call && commits >= f.commit && slices.Contains(reached{point: at, kind: k}.faults(), f.what)
 	}
 	return f.at == at
 }
@@ -100,6 +104,7 @@ func (pl *play) result(line int, err error) {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
 	pl.timeline[line].result = err.Error()
+	pl.timeline[line].cutOff = errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
 // note adds a line to the timeline that is not a call.

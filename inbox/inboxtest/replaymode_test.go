@@ -2,6 +2,7 @@ package inboxtest_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -20,6 +21,13 @@ func TestReplayModeShowsWhatAReplayDoesTwice(t *testing.T) {
 	t.Parallel()
 	mail := func(p *inboxtest.Process, msg *message.Message) ([]*message.Message, error) {
 		return nil, p.External(msg.Context(), "mail", func() error { return addInTx(msg) })
+	}
+	cutOff := func(p *inboxtest.Process, msg *message.Message) ([]*message.Message, error) {
+		if inbox.IsReplay(msg.Context()) {
+			_ = p.External(msg.Context(), "mail", func() error { return fmt.Errorf("no answer: %w", context.DeadlineExceeded) })
+			return nil, addInTx(msg)
+		}
+		return mail(p, msg)
 	}
 	publish := func(_ *inboxtest.Process, msg *message.Message) ([]*message.Message, error) {
 		return []*message.Message{message.NewMessage(watermill.NewUUID(), msg.Payload)}, addInTx(msg)
@@ -40,6 +48,7 @@ func TestReplayModeShowsWhatAReplayDoesTwice(t *testing.T) {
 		"a mail":                  {handler: mail, rebuild: emptyAccounts, want: []string{"with a replay of forgotten messages", "called again by the replay: m1 CALL mail, m2 CALL mail", "ReplayRefuse"}},
 		"a mail, suppressed":      {handler: mail, rule: inbox.ReplaySuppress, rebuild: emptyAccounts, want: []string{"m1 CALL mail"}},
 		"a mail, refused":         {handler: mail, rule: inbox.ReplayRefuse},
+		"a mail that is cut off":  {handler: cutOff, rebuild: emptyAccounts},
 		"a message":               {handler: publish, rebuild: emptyAccounts, want: []string{"published again by the replay, under another UUID: receipts \"10\"", "ReplaySuppress"}},
 		"a message, suppressed":   {handler: publish, rule: inbox.ReplaySuppress, rebuild: emptyAccounts},
 		"a message, refused":      {handler: publish, rule: inbox.ReplayRefuse},
