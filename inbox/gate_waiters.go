@@ -108,11 +108,14 @@ func (w *waiters) open() bool {
 }
 
 // join adds a message that brings an aggregate to version, of which this process knows that it is at current.
-// If there is no place, the message that is the farthest from its turn leaves; if that is this one, join
-// returns nil.
+// If there is no place, the message that is the farthest from its turn leaves; if that is this one, or if no
+// place is large enough, join returns nil.
 func (w *waiters) join(aggregate string, version, current int64, bytes int) *waiter {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if bytes > maxWaitingBytes {
+		return nil
+	}
 	for w.waiting >= w.places() || w.bytes+bytes > maxWaitingBytes {
 		far := w.farthest()
 		if far == nil || far.version-far.line.current <= version-current {

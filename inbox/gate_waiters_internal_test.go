@@ -17,6 +17,10 @@ func TestFewMessagesWait(t *testing.T) {
 	for range 16 {
 		w.enter()
 	}
+	far := w.join("a", 1000, 0, 100)
+	assert.Nil(t, w.join("b", 2, 0, maxWaitingBytes+1), "one that is too large waits in the table")
+	assert.Equal(t, 1, w.waiting, "and nobody leaves for it")
+	w.leave(far)
 	seated := map[*waiter]int64{}
 	for n := range int64(20_000) {
 		version := 2 + rand.Int64N(1000)
@@ -41,7 +45,6 @@ func TestFewMessagesWait(t *testing.T) {
 		require.Equal(t, len(seated), w.waiting)
 		require.Equal(t, 100*len(seated), w.bytes)
 	}
-	assert.Nil(t, w.join("b", 2, 0, maxWaitingBytes+1), "one that is too large waits in the table")
 	for n := range 7 {
 		w.tell(strconv.Itoa(n), 2000)
 	}

@@ -49,7 +49,7 @@ func newJanitor(s *Store) *janitor {
 func (s *Store) Purge(ctx context.Context) (int, error) {
 	j := newJanitor(s)
 	j.shadowPages = math.MaxInt
-	n, err := j.purge(ctx)
+	n, _, err := j.purge(ctx)
 	if err != nil {
 		return n, fmt.Errorf("inbox: purge: %w", database.Explain(err))
 	}
@@ -58,17 +58,16 @@ func (s *Store) Purge(ctx context.Context) (int, error) {
 
 func (j *janitor) run(ctx context.Context) {
 	s := j.store
-	n, err := j.purge(ctx)
-	if ctx.Err() != nil {
-		return
-	}
-	if err != nil {
+	n, ended, err := j.purge(ctx)
+	if err != nil && !ended {
 		s.log.Error("inbox: the purge failed; tried again", database.Explain(err), nil)
 	}
 	if n > 0 {
 		s.log.Info("inbox: purged", watermill.LogFields{"count": n})
 	}
-	j.redispatch(ctx)
+	if ctx.Err() == nil {
+		j.redispatch(ctx)
+	}
 }
 
 // redispatch publishes, or at least reports, old outcomes whose messages were not redelivered.
@@ -93,15 +92,15 @@ func (j *janitor) redispatch(ctx context.Context) {
 
 var errUnsettled = errors.New("give Config.Redispatch a publisher, or call Store.Redispatch")
 
-// purge deletes once what has expired, and tells the observers unless ctx ended.
-func (j *janitor) purge(ctx context.Context) (int, error) {
+// purge deletes once what has expired, and tells the observers unless ctx ended meanwhile.
+func (j *janitor) purge(ctx context.Context) (n int, ended bool, err error) {
 	began := time.Now()
-	n, err := j.purgeAll(ctx)
+	n, err = j.purgeAll(ctx)
 	if ctx.Err() != nil {
-		return n, err
+		return n, true, err
 	}
 	j.store.tellApart(ctx, KindPurged, Event{Reason: "retention", Count: n, Err: err, Duration: time.Since(began)})
-	return n, err
+	return n, false, err
 }
 
 func (j *janitor) purgeAll(ctx context.Context) (int, error) {

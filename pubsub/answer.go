@@ -44,12 +44,12 @@ func (w *worker) putBack(ctx context.Context) {
 	w.record(ctx, func(ctx context.Context) error { return w.queue.PutBack(ctx, w.ready...) })
 }
 
-// record has an answer written. If the database does not answer, it tries again until the database does or the
+// record has an answer written. While the database is away, it tries again until the database is back or the
 // subscription ends: a message whose lease lapses is charged an attempt. Leases are renewed meanwhile.
 func (w *worker) record(ctx context.Context, write func(context.Context) error) {
 	for tries := 1; ; tries++ {
 		err := within(ctx, write)
-		if !errors.Is(err, inbox.ErrUnavailable) || ctx.Err() != nil {
+		if !away(err) || ctx.Err() != nil {
 			w.tell(err)
 			return
 		}
@@ -58,6 +58,12 @@ func (w *worker) record(ctx context.Context, write func(context.Context) error) 
 		}
 		w.rest(ctx, nil, min(w.Poll, afterError))
 	}
+}
+
+// away reports whether err says that the database is away, or fails over: a standby takes no writes until it is
+// promoted.
+func away(err error) bool {
+	return errors.Is(err, inbox.ErrUnavailable) || errors.Is(err, inbox.ErrReadOnly)
 }
 
 // within calls write with a context that lasts for answerFor, whether ctx has ended or not.

@@ -2,7 +2,6 @@ package pubsub
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -102,7 +101,7 @@ func (w *worker) fetch(ctx context.Context, hands int) (next time.Duration) {
 		if w.late() { // what the handlers have must not look abandoned
 			err = w.extend(ctx, w.noted())
 		}
-		if !errors.Is(err, inbox.ErrUnavailable) { // another error may concern a single row, and TakeOut skips rows that are locked
+		if !away(err) { // another error may concern a single row, and TakeOut skips rows that are locked
 			w.ready, next, err = w.queue.TakeOut(ctx, hands, w.ahead, w.Poll)
 		}
 		if err != nil {

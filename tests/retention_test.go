@@ -223,7 +223,7 @@ var retentionBodies = []testdb.Body{
 		must(t, h, again(msg))
 		must(t, h, message.NewMessage(msg.UUID, []byte("collides")))
 		b.age(100 * day)
-		b.purge(1)
+		rig.Purge(t, b.store) // the service's janitor may be quicker
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_messages`))
 		assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM millrace_claims`))

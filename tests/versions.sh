@@ -133,9 +133,9 @@ start_program() {
     bin=$home/$name/bin
   else
     root=$home/$source
+    enter=(chroot "$root")
     install_suite
     srv=/srv
-    enter=(chroot "$root")
     bin=/usr/lib/postgresql/${name#postgres-}/bin
   fi
   exec {lock}>&-
@@ -226,7 +226,7 @@ install_suite() {
     mount_system
     printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d" # packages start nothing
     chmod 755 "$root/usr/sbin/policy-rc.d"
-    echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/99next" # a mirror may be a snapshot
+    printf '%s;\n' 'Acquire::Check-Valid-Until "false"' 'Acquire::Retries "5"' >"$root/etc/apt/apt.conf.d/99next" # a mirror may be a snapshot
     quietly inside apt-get -q -y update
     # shellcheck disable=SC2086 # they are words
     quietly inside apt-get -q -y install --no-install-recommends ${packages[$source]}

@@ -112,10 +112,17 @@ var mysqlQueue = Queue{
 		UPDATE millrace_messages FORCE INDEX (by_key)
 		SET status = 2, due_at = {now} + ?
 		WHERE consumer = ? AND message_id IN (?) AND lease_token = ? AND status IN (1, 2, 4)`,
+	// The LIMIT keeps MySQL from merging the inner statement into the outer one, and STRAIGHT_JOIN has the outer one touch
+	// only rows that the inner one has locked.
 	ExtendLeases: `
-		UPDATE millrace_messages FORCE INDEX (by_key)
-		SET due_at = {now} + ?
-		WHERE consumer = ? AND message_id IN (?) AND lease_token = ? AND status IN (1, 2, 3, 4)`,
+		UPDATE (
+			SELECT id, {now} + ? AS until
+			FROM millrace_messages FORCE INDEX (by_key)
+			WHERE consumer = ? AND message_id IN (?) AND lease_token = ? AND status IN (1, 2, 3, 4)
+			LIMIT 1000000
+			FOR UPDATE SKIP LOCKED) free
+		STRAIGHT_JOIN millrace_messages m FORCE INDEX (PRIMARY) ON m.id = free.id
+		SET m.due_at = free.until`,
 	PutBack: `
 		UPDATE millrace_messages FORCE INDEX (by_key)
 		SET due_at = {now}, lease_token = 0,

@@ -50,37 +50,26 @@ var leaseBodies = []testdb.Body{
 		assert.Equal(t, []int{1, 0}, []int{b.effects(msg), b.rows()})
 	})},
 	{Name: "an answer that the database does not hear", Why: "it is told again: nobody waits for the lease, and an outage is no attempt",
-		Run: wired(func(t *testing.T, b *bed, wire *servers.Wire, durable pubsub.Durable, events *rig.Events) {
-			durable.MaxAttempts, durable.Lease = 2, time.Hour
-			var runs counter
-			s := b.start(durable, silent(func(msg *message.Message) error {
-				if runs.run(msg) > 1 {
-					return nil
-				}
-				wire.Cut()
-				if msg.Metadata.Get("fails") != "" {
-					return errBoom
+		Run: wired(func(_ *testing.T, b *bed, wire *servers.Wire, durable pubsub.Durable, events *rig.Events) {
+			b.toldAgain(durable, events, wire.Cut, wire.Mend)
+		})},
+	{Name: "answers during a fail-over", Why: "they are told again until the standby is promoted", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		var refusal error
+		t.Run("a standby", func(t *testing.T) {
+			_, refusal = b.db.ReadOnly(t).ExecContext(t.Context(), `DELETE FROM effects`)
+			require.Error(t, refusal)
+		})
+		pool, events := faults.Open(t, b.db), &rig.Events{}
+		store := rig.NewStore(b, pool.DB, inbox.Config{WithoutPlugin: true, Logger: events})
+		b.toldAgain(storeFirst(store), events, func() {
+			pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+				if writes.MatchString(call) {
+					return refusal
 				}
 				return nil
-			}))
-			unheard := func() (n int) {
-				for _, line := range events.Logs() {
-					if strings.Contains(line, "could not be recorded; retrying") {
-						n++
-					}
-				}
-				return n
-			}
-			for n, fails := range []string{"", "yes"} {
-				msg := newMessage()
-				msg.Metadata.Set("fails", fails)
-				assert.True(t, s.deliver(msg))
-				rig.Eventually(b, "the answer is not heard", func() bool { return unheard() > n })
-				wire.Mend()
-				rig.Eventually(b, "it is handled, or parked", func() bool { return b.rows() == b.open(admin.Parked) })
-				assert.Equal(t, []int{n + 1, 0}, []int{runs.of(msg), b.rows()})
-			}
-		})},
+			}})
+		}, func() { pool.Set(faults.Plan{}) })
+	})},
 	{Name: "an outage that is longer than a lease", Why: "what the handler has meanwhile is not taken from it, and charged with nothing",
 		Run: wired(func(t *testing.T, b *bed, wire *servers.Wire, durable pubsub.Durable, events *rig.Events) {
 			durable.MaxAttempts, durable.Concurrency, durable.Lease = 1, 2, 6*time.Second
@@ -111,6 +100,25 @@ var leaseBodies = []testdb.Body{
 			rig.Eventually(b, "it is handled, or parked", func() bool { return b.rows() == b.open(admin.Parked) })
 			assert.Equal(t, []int{1, 0}, []int{runs.of(msg), b.rows()})
 		})},
+	{Name: "a row that a dead session holds", Why: "the leases of the others are renewed", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		if b.db.Dialect == "sqlite" {
+			t.Log("there are no locks of rows")
+			return
+		}
+		queue := b.storeIn(inbox.QueueConfig{Lease: time.Hour}, newMessages(3)...)
+		taken := b.takes(queue, 3)
+		b.db.Do(t, `UPDATE millrace_messages SET due_at = 1`)
+		first := b.count(`SELECT MIN(id) FROM millrace_messages`)
+		dead, err := b.db.Open(t).BeginTxx(t.Context(), nil)
+		require.NoError(t, err)
+		defer func() { assert.NoError(t, dead.Rollback()) }()
+		_, err = dead.ExecContext(t.Context(), dead.Rebind(`UPDATE millrace_messages SET received_at = 1 WHERE id = ?`), first)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
+		defer cancel()
+		require.NoError(t, queue.Extend(ctx, taken))
+		assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE due_at > 1`))
+	})},
 	{Name: "a process that gives no answer", Why: "its messages are tried one by one, each counted before, and only the one that ends it is parked",
 		Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 			all := newMessages(5)
@@ -171,6 +179,42 @@ var leaseBodies = []testdb.Body{
 		assert.Zero(t, b.effects(msg))
 		assert.Equal(t, 1, b.rows())
 	}},
+}
+
+var writes = regexp.MustCompile(`^\s*(INSERT|UPDATE|DELETE)\b`)
+
+// toldAgain checks that answers outlast a database that goes away while a handler runs, and comes back.
+func (b *bed) toldAgain(durable pubsub.Durable, events *rig.Events, leave, comeBack func()) {
+	b.Helper()
+	durable.MaxAttempts, durable.Lease = 2, time.Hour
+	var runs counter
+	s := b.start(durable, silent(func(msg *message.Message) error {
+		if runs.run(msg) > 1 {
+			return nil
+		}
+		leave()
+		if msg.Metadata.Get("fails") != "" {
+			return errBoom
+		}
+		return nil
+	}))
+	unheard := func() (n int) {
+		for _, line := range events.Logs() {
+			if strings.Contains(line, "could not be recorded; retrying") {
+				n++
+			}
+		}
+		return n
+	}
+	for n, fails := range []string{"", "yes"} {
+		msg := newMessage()
+		msg.Metadata.Set("fails", fails)
+		assert.True(b, s.deliver(msg))
+		rig.Eventually(b, "the answer is not heard", func() bool { return unheard() > n })
+		comeBack()
+		rig.Eventually(b, "it is handled, or parked", func() bool { return b.rows() == b.open(admin.Parked) })
+		assert.Equal(b, []int{n + 1, 0}, []int{runs.of(msg), b.rows()})
+	}
 }
 
 // wire is a way to the database that a test can cut.

@@ -58,6 +58,16 @@ var guards = []mutant{
 		old: "|| ctx.Err() != nil {\n\t\t\tw.tell(err)", new: "|| tries > 0 {\n\t\t\tw.tell(err)",
 	},
 	{
+		name: "durable: take a standby's refusal for the last word", file: "pubsub/answer.go",
+		by:  guard{"./tests/durable", "TestConformance/^answers_during_a_fail-over$/sqlite"},
+		old: " || errors.Is(err, inbox.ErrReadOnly)\n", new: "\n",
+	},
+	{
+		name: "durable: wait for a dead session with all leases", file: "internal/dialect/mysql_queue.go",
+		by:  guard{"./tests/durable", "TestConformance/^a_row_that_a_dead_session_holds$/mysql"},
+		old: "FOR UPDATE SKIP LOCKED) free", new: "FOR UPDATE) free",
+	},
+	{
 		name: "durable: take what the own handlers have after an outage", file: "pubsub/worker.go",
 		by:  guard{"./tests/durable", "TestConformance/^an_outage_that_is_longer_than_a_lease$/postgres"},
 		old: "if w.late() {", new: "if w.late() && w.queue == nil {",
