@@ -199,8 +199,10 @@ var historyBodies = []testdb.Body{
 		row := s.parks(parked)
 		require.NoError(t, s.router.Close())
 		b.db.Do(t, `UPDATE millrace_claims SET processed_at = 1`)
-		assert.Equal(t, 1, rig.Purge(t, b.store))
-		assert.Equal(t, 1, kept())
+		rig.Eventually(b, "one goes with its claim", func() bool { // the service's janitor may be quicker
+			rig.Purge(t, b.store)
+			return kept() == 1
+		})
 
 		other := newMessage()
 		b.storeIn(inbox.QueueConfig{Epoch: 1}, other)

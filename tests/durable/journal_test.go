@@ -146,9 +146,10 @@ var journalBodies = []testdb.Body{
 		assert.Equal(t, 1, b.registered(), "the journal refers to it")
 		assert.Len(t, b.journal(store), 1)
 		b.db.Do(t, `UPDATE millrace_claims SET processed_at = processed_at - 864000000000`)
-		assert.Equal(t, 1, rig.Purge(t, store))
-		assert.Empty(t, b.journal(store))
-		assert.Equal(t, 0, b.registered())
+		rig.Eventually(b, "it goes with its claim", func() bool { // the service's janitor may be quicker
+			rig.Purge(t, store)
+			return len(b.journal(store)) == 0 && b.registered() == 0
+		})
 	})},
 	{Name: "a sealed journal", Why: "what is erased cannot be had from it either", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		keys := &subjects{}
