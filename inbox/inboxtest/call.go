@@ -87,7 +87,7 @@ func read(query string) *text {
 	plain := hint.ReplaceAllString(query, "")
 	shown := strings.TrimSpace(blank.ReplaceAllString(plain, " "))
 	verb, _, _ := strings.Cut(shown, " ")
-	t := &text{what: strings.ToUpper(verb), shown: shown, writes: writes.MatchString(plain)}
+	t := &text{what: strings.ToUpper(verb), shown: shown, writes: writes.MatchString(shown)}
 	if m := target.FindStringSubmatch(shown); m != nil {
 		t.table = strings.Trim(m[1], "\"`")
 		t.what += " " + t.table

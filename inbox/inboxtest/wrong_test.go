@@ -44,6 +44,18 @@ func TestWrongServicesAreFound(t *testing.T) {
 			want: []string{"written outside of the inbox's transaction", "wrong_test.go:", "use inbox.Tx"},
 		},
 		{
+			name:  "an effect outside of the transaction, by a statement that begins with WITH and has several lines",
+			fault: "crash before m1 COMMIT",
+			wire: handled(func(p *inboxtest.Process, msg *message.Message) error {
+				if _, err := inbox.Tx(msg.Context()); err != nil {
+					return err
+				}
+				_, err := p.DB.ExecContext(msg.Context(), "WITH one (n) AS (\n\tSELECT 1\n)\nUPDATE accounts\nSET balance = balance + 1")
+				return err
+			}),
+			want: []string{"written outside of the inbox's transaction", "wrong_test.go:"},
+		},
+		{
 			name:  "published before the commit",
 			fault: "lose before m1 COMMIT #2",
 			wire: handled(func(p *inboxtest.Process, msg *message.Message) error {
@@ -232,24 +244,44 @@ func TestWrongServicesAreFound(t *testing.T) {
 	}
 }
 
-// A finding about what stands around the handler names it, and the handler's last line.
+// A finding about what stands around the handler names it, and the handler's last line. The transaction may be one that the version gate
+// began, whose claim is part of a larger statement.
 func TestTheMiddlewareToBlameIsNamed(t *testing.T) {
-	t.Parallel()
-	heard := &heard{TB: t}
-	s := accounts(nil)
-	s.Service = func(p *inboxtest.Process) error {
-		store, err := inbox.NewStore(p.DB, inbox.Config{Logger: p.Logger, WithoutPlugin: true})
-		if err != nil {
-			return err
+	for _, dialect := range []string{"sqlite", "postgres", "mysql"} {
+		for _, gated := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/gated=%v", dialect, gated), func(t *testing.T) {
+				t.Parallel()
+				heard := &heard{TB: t}
+				s := accounts(nil)
+				if dialect != "sqlite" {
+					db := testdb.On(t, dialect, testdb.Empty())
+					s.Databases = []inboxtest.Database{{Driver: db.Driver, DSN: db.DSN}}
+				}
+				s.Service = func(p *inboxtest.Process) error {
+					store, err := inbox.NewStore(p.DB, inbox.Config{Logger: p.Logger, WithoutPlugin: true})
+					if err != nil {
+						return err
+					}
+					p.OnClose(store.Close)
+					p.Router.AddMiddleware(inboxOf(store))
+					if gated {
+						p.Router.AddMiddleware(millrace.VersionGate{OnGap: inbox.GapFail, Version: inTurn}.Middleware)
+					}
+					p.Router.AddMiddleware(swallow)
+					p.Router.AddConsumerHandler("book", "payments", p.Subscriber, addInTx)
+					return nil
+				}
+				inboxtest.Replay(heard, s, "fail before m2 UPDATE accounts")
+				assert.Regexp(t, `inboxtest: wrong_test\.go:\d+: the handler failed \(.*\), and its transaction is committed\n`+
+					`    A middleware between Inbox and the handler, which is inboxtest_test\.swallow at wrong_test\.go:\d+, hides`, heard.String())
+			})
 		}
-		p.OnClose(store.Close)
-		p.Router.AddMiddleware(inboxOf(store), swallow)
-		p.Router.AddConsumerHandler("book", "payments", p.Subscriber, addInTx)
-		return nil
 	}
-	inboxtest.Replay(heard, s, "fail before m1 UPDATE accounts")
-	assert.Regexp(t, `inboxtest: wrong_test\.go:\d+: the handler failed \(.*refused\), and its transaction is committed\n`+
-		`    A middleware between Inbox and the handler, which is inboxtest_test\.swallow at wrong_test\.go:\d+, hides`, heard.String())
+}
+
+// inTurn makes both messages versions of one aggregate.
+func inTurn(msg *message.Message) ([]inbox.Version, error) {
+	return []inbox.Version{{Aggregate: "account", Number: map[string]int64{"one": 1, "two": 2}[msg.UUID]}}, nil
 }
 
 // swallow takes every failure for a success.
