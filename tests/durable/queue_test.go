@@ -157,10 +157,20 @@ var queueBodies = []testdb.Body{
 	}},
 	{Name: "marked as redelivered", Why: "stored before it runs, so that one that ends the process is counted", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
-		durable.Redelivered = func(*message.Message) bool { return true }
-		s := b.inboxed(durable, func(*message.Message) error { return inbox.RetryAfter(errBoom, time.Hour) })
-		assert.True(t, s.deliver(newMessage()))
-		assert.Equal(t, 1, b.rows())
+		durable.Redelivered = func(msg *message.Message) bool { return msg.Metadata.Get(redelivered) != "" }
+		var stored atomic.Int64
+		s := b.inboxed(durable, func(msg *message.Message) error {
+			stored.Store(int64(b.rows()))
+			return effect(msg)
+		})
+		for mark, want := range map[string]int64{"": 0, "true": 1} {
+			msg := newMessage()
+			msg.Metadata.Set(redelivered, mark)
+			assert.True(t, s.deliver(msg))
+			rig.Eventually(t, "it is handled", func() bool { return b.effects(msg) == 1 })
+			assert.Equal(t, want, stored.Load(), "while it runs, marked %q", mark)
+			rig.Eventually(t, "its row is gone", func() bool { return b.rows() == 0 })
+		}
 	})},
 	{Name: "settings that make no sense", Why: "a clear error, all at once", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		_, err := pubsub.Durable{Mode: 7, Prefetch: -1, OrderKey: func(*message.Message) (string, error) { return "", nil }}.Decorate(rig.NewFeed())

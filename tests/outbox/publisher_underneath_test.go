@@ -160,6 +160,9 @@ func (o *office) lay() {
 	o.Helper()
 	o.db.Do(o, `CREATE TABLE locks (id INT NOT NULL PRIMARY KEY, n INT NOT NULL)`)
 	o.db.Do(o, `INSERT INTO locks VALUES (1, 0), (2, 0)`)
+	for n := range 200 {
+		o.db.Do(o, `INSERT INTO locks VALUES (?, 0)`, 100+n)
+	}
 }
 
 // deadlock has the server roll tx back, of two transactions that wait for each other the one
@@ -167,9 +170,7 @@ func (o *office) lay() {
 func (o *office) deadlock(tx *sqlx.Tx) error {
 	o.Helper()
 	other := o.begin().tx
-	for n := range 200 {
-		o.in(o.Context(), other, `INSERT INTO locks VALUES (?, 0)`, 100+n)
-	}
+	o.in(o.Context(), other, `UPDATE locks SET n = n + 1 WHERE id >= 100`)
 	o.in(o.Context(), other, `UPDATE locks SET n = n + 1 WHERE id = 2`)
 	o.in(o.Context(), tx, `UPDATE locks SET n = n + 1 WHERE id = 1`)
 	waited := make(chan error, 1)

@@ -124,8 +124,8 @@ type event struct {
 	Elapsed              float64
 }
 
-// waits is what testdb tells of a database that it made or dropped.
-var waits = regexp.MustCompile(`testdb: (made|dropped) a database in (\S+)`)
+// waits is what testdb tells of a database that it made.
+var waits = regexp.MustCompile(`testdb: a database in (\S+)`)
 
 // read collects the times of the tests without subtests.
 func read(events io.Reader) ([]testTimes, error) {
@@ -153,11 +153,9 @@ func read(events io.Reader) ([]testTimes, error) {
 		switch e.Action {
 		case "output":
 			if m := waits.FindStringSubmatch(e.Output); m != nil {
-				d, _ := time.ParseDuration(m[2]) // it was printed by us
+				d, _ := time.ParseDuration(m[1]) // it was printed by us
 				t.waited += d
-				if m[1] == "made" {
-					t.databases++
-				}
+				t.databases++
 			}
 		case "pass", "fail":
 			t.took = time.Duration(e.Elapsed * float64(time.Second))
@@ -194,7 +192,7 @@ func tell(out io.Writer, packages []packageTimes, tests []testTimes, slowest int
 	slices.SortFunc(tests, func(a, b testTimes) int { return cmp.Compare(b.took, a.took) })
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	row := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) } // Flush tells of a failure
-	row("took\tprocessor\telsewhere\tdatabases\tmade and dropped in\t\tpackage\n")
+	row("took\tprocessor\telsewhere\tdatabases\tmade in\t\tpackage\n")
 	var sum packageTimes
 	for _, p := range packages {
 		result := ""
@@ -208,7 +206,7 @@ func tell(out io.Writer, packages []packageTimes, tests []testTimes, slowest int
 	}
 	row("%.1fs\t%.1fs\t%.1fs\t%d\t%.1fs\t\tall\n\n", sum.took.Seconds(), sum.own.Seconds(), sum.elsewhere.Seconds(),
 		sum.databases, sum.waited.Seconds())
-	row("took\tdatabases\tmade and dropped in\ttest\n")
+	row("took\tdatabases\tmade in\ttest\n")
 	for _, t := range tests[:min(slowest, len(tests))] {
 		row("%.2fs\t%d\t%.2fs\t%s\n", t.took.Seconds(), t.databases, t.waited.Seconds(), t.name)
 	}

@@ -96,7 +96,7 @@ func (n night) first(args ...string) string {
 
 // Ages that differ from run to run: seconds, and the minutes of half an hour.
 var (
-	seconds = regexp.MustCompile(` +\d+s\n`)
+	seconds = regexp.MustCompile(` +(?:\dm)?\d+s\n`)
 	minutes = regexp.MustCompile(`(\dh)[23]\dm`)
 )
 
