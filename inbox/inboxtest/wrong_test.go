@@ -263,7 +263,7 @@ func TestTheMiddlewareToBlameIsNamed(t *testing.T) {
 						return err
 					}
 					p.OnClose(store.Close)
-					p.Router.AddMiddleware(inboxOf(store))
+					p.Router.AddMiddleware(millrace.Inbox{Store: store}.Middleware) // a timeout would roll back what is to be committed
 					if gated {
 						p.Router.AddMiddleware(millrace.VersionGate{OnGap: inbox.GapFail, Version: inTurn}.Middleware)
 					}
