@@ -66,6 +66,8 @@ var (
 	blank  = regexp.MustCompile(`\s+`)
 	hint   = regexp.MustCompile(`^\s*/\*.*?\*/`) // before a statement
 	target = regexp.MustCompile(`(?i)\b(?:INTO|UPDATE|FROM|JOIN|TABLE)\s+(?:ONLY\s+|IGNORE\s+)?([\w."` + "`" + `]+)`)
+	locked = regexp.MustCompile(`(?i)\bFOR\s+(?:NO\s+KEY\s+)?UPDATE\b`)
+	wrote  = regexp.MustCompile(`(?i)\b(?:INTO|UPDATE|DELETE\s+FROM)\s+(?:ONLY\s+|IGNORE\s+)?([\w."` + "`" + `]+)`)
 	writes = regexp.MustCompile(`(?i)^\W*(?:WITH\b.*\b(?:INSERT|UPDATE|DELETE|MERGE)\b|INSERT\b|UPDATE\b|DELETE\b|REPLACE\b|MERGE\b|CREATE\b|DROP\b|ALTER\b|TRUNCATE\b)`)
 )
 
@@ -87,9 +89,14 @@ func read(query string) *text {
 	plain := hint.ReplaceAllString(query, "")
 	shown := strings.TrimSpace(blank.ReplaceAllString(plain, " "))
 	verb, _, _ := strings.Cut(shown, " ")
-	t := &text{what: strings.ToUpper(verb), shown: shown, writes: writes.MatchString(shown)}
-	if m := target.FindStringSubmatch(shown); m != nil {
-		t.table = strings.Trim(m[1], "\"`")
+	unlocked := locked.ReplaceAllString(shown, "")
+	t := &text{what: strings.ToUpper(verb), shown: shown, writes: writes.MatchString(unlocked)}
+	table := target.FindStringSubmatch(shown)
+	if t.writes && strings.EqualFold(verb, "WITH") { // what it reads may stand before that
+		table = wrote.FindStringSubmatch(unlocked)
+	}
+	if table != nil {
+		t.table = strings.Trim(table[1], "\"`")
 		t.what += " " + t.table
 	}
 	texts.Store(query, t)

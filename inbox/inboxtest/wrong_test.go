@@ -50,10 +50,10 @@ func TestWrongServicesAreFound(t *testing.T) {
 				if _, err := inbox.Tx(msg.Context()); err != nil {
 					return err
 				}
-				_, err := p.DB.ExecContext(msg.Context(), "WITH one (n) AS (\n\tSELECT 1\n)\nUPDATE accounts\nSET balance = balance + 1")
+				_, err := p.DB.ExecContext(msg.Context(), "WITH one (n) AS (\n\tSELECT amount FROM bookings\n)\nUPDATE accounts\nSET balance = balance + 1")
 				return err
 			}),
-			want: []string{"written outside of the inbox's transaction", "wrong_test.go:"},
+			want: []string{"written outside of the inbox's transaction: WITH one", "wrong_test.go:", " m1 WITH accounts"},
 		},
 		{
 			name:  "published before the commit",
