@@ -187,8 +187,8 @@ func (o *office) deadlock(tx *sqlx.Tx) error {
 }
 
 // in runs a statement in tx.
-func (o *office) in(ctx context.Context, tx *sqlx.Tx, statement string, args ...any) {
+func (o *office) in(ctx context.Context, tx *sqlx.Tx, statement string) {
 	o.Helper()
-	_, err := tx.ExecContext(ctx, statement, args...)
+	_, err := tx.ExecContext(ctx, statement)
 	require.NoError(o, err)
 }
