@@ -64,7 +64,7 @@ func (p point) String() string {
 
 var (
 	blank  = regexp.MustCompile(`\s+`)
-	hint   = regexp.MustCompile(`^\s*/\*.*?\*/`) // before a statement
+	hint   = regexp.MustCompile(`^(?:\s*(?:/\*(?s:.*?)\*/|(?:--|#)[^\n]*\n))+`) // before a statement: of an optimizer, or sqlc's name
 	target = regexp.MustCompile(`(?i)\b(?:INTO|UPDATE|FROM|JOIN|TABLE)\s+(?:ONLY\s+|IGNORE\s+)?([\w."` + "`" + `]+)`)
 	locked = regexp.MustCompile(`(?i)\bFOR\s+(?:NO\s+KEY\s+)?UPDATE\b`)
 	wrote  = regexp.MustCompile(`(?i)\b(?:INTO|UPDATE|DELETE\s+FROM)\s+(?:ONLY\s+|IGNORE\s+)?([\w."` + "`" + `]+)`)

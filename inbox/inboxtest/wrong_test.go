@@ -56,6 +56,18 @@ func TestWrongServicesAreFound(t *testing.T) {
 			want: []string{"written outside of the inbox's transaction: WITH one", "wrong_test.go:", " m1 WITH accounts"},
 		},
 		{
+			name:  "an effect outside of the transaction, by a statement that begins with comments, as those of sqlc do",
+			fault: "crash before m1 COMMIT",
+			wire: handled(func(p *inboxtest.Process, msg *message.Message) error {
+				if _, err := inbox.Tx(msg.Context()); err != nil {
+					return err
+				}
+				_, err := p.DB.ExecContext(msg.Context(), "-- name: AddOne :exec\n/* one\nmore */ UPDATE accounts SET balance = balance + 1")
+				return err
+			}),
+			want: []string{"written outside of the inbox's transaction: UPDATE accounts", "wrong_test.go:", " m1 UPDATE accounts"},
+		},
+		{
 			name:  "published before the commit",
 			fault: "lose before m1 COMMIT #2",
 			wire: handled(func(p *inboxtest.Process, msg *message.Message) error {
