@@ -79,6 +79,13 @@ type text struct {
 	writes bool
 }
 
+// of reports whether the statement is about one of the tables, which may be named without their schema.
+func (t *text) of(tables []string) bool {
+	return slices.Contains(tables, t.table) || slices.Contains(tables, t.table[strings.LastIndexByte(t.table, '.')+1:])
+}
+
+var quotes = strings.NewReplacer(`"`, "", "`", "")
+
 // texts caches parsed statements.
 var texts sync.Map
 
@@ -96,7 +103,7 @@ func read(query string) *text {
 		table = wrote.FindStringSubmatch(unlocked)
 	}
 	if table != nil {
-		t.table = strings.Trim(table[1], "\"`")
+		t.table = quotes.Replace(table[1])
 		t.what += " " + t.table
 	}
 	texts.Store(query, t)

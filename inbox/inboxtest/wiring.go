@@ -90,7 +90,7 @@ func (w *wiring) statement(c *conn, ctx context.Context, query string, said *tex
 				cure: "The handler may have returned by then, and its transaction have ended: do the work in the handler itself.",
 			})
 		}
-	case said.writes && w.inHandler(stack, ctx) && !slices.Contains(w.process.play.scenario.Outside, said.table):
+	case said.writes && w.inHandler(stack, ctx) && !said.of(w.process.play.scenario.Outside):
 		w.found(finding{
 			what: "written outside of the inbox's transaction: " + said.shown, place: userOf(stack),
 			cure: "The write is repeated whenever the handler runs again: use inbox.Tx(msg.Context()) instead of the pool, or name the table in Scenario.Outside.",

@@ -291,6 +291,25 @@ func TestTheMiddlewareToBlameIsNamed(t *testing.T) {
 	}
 }
 
+// A table that a handler may write to outside of its transaction is known with its schema and without, however the statement quotes it.
+func TestATableOutside(t *testing.T) {
+	db := testdb.On(t, "postgres", testdb.Empty())
+	for named, found := range map[string]bool{"bookings": false, "public.bookings": false, "booking": true} {
+		heard := &heard{TB: t}
+		s := ledger(accounts(handled(func(p *inboxtest.Process, msg *message.Message) error {
+			if err := addInTx(msg); err != nil {
+				return err
+			}
+			_, err := p.DB.ExecContext(msg.Context(), `INSERT INTO "public"."bookings" (uuid, amount) VALUES ('a note', 0)`)
+			return err
+		})))
+		s.Databases = []inboxtest.Database{{Driver: db.Driver, DSN: db.DSN}}
+		s.Outside = []string{named}
+		inboxtest.Replay(heard, s, "crash before m1 COMMIT")
+		assert.Equal(t, found, strings.Contains(heard.String(), "written outside"), named)
+	}
+}
+
 // inTurn makes both messages versions of one aggregate.
 func inTurn(msg *message.Message) ([]inbox.Version, error) {
 	return []inbox.Version{{Aggregate: "account", Number: map[string]int64{"one": 1, "two": 2}[msg.UUID]}}, nil
