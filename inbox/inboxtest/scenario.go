@@ -59,7 +59,7 @@ type Scenario struct {
 	// Namespace must be that of the service's inbox.Config.
 	Namespace string
 
-	// Outside names the tables that a handler may write to outside of its transaction.
+	// Outside names the tables that a handler may write to outside of its transaction, with their schema or without.
 	Outside []string
 
 	// Slow is the longest time for which an answer of the database is held back; it ends earlier if

@@ -46,26 +46,14 @@ func TestWrongServicesAreFound(t *testing.T) {
 		{
 			name:  "an effect outside of the transaction, by a statement that begins with WITH and has several lines",
 			fault: "crash before m1 COMMIT",
-			wire: handled(func(p *inboxtest.Process, msg *message.Message) error {
-				if _, err := inbox.Tx(msg.Context()); err != nil {
-					return err
-				}
-				_, err := p.DB.ExecContext(msg.Context(), "WITH one (n) AS (\n\tSELECT amount FROM bookings\n)\nUPDATE accounts\nSET balance = balance + 1")
-				return err
-			}),
-			want: []string{"written outside of the inbox's transaction: WITH one", "wrong_test.go:", " m1 WITH accounts"},
+			wire:  beside("WITH one (n) AS (\n\tSELECT amount FROM bookings\n)\nUPDATE accounts\nSET balance = balance + 1"),
+			want:  []string{"written outside of the inbox's transaction: WITH one", "wrong_test.go:", " m1 WITH accounts"},
 		},
 		{
 			name:  "an effect outside of the transaction, by a statement that begins with comments, as those of sqlc do",
 			fault: "crash before m1 COMMIT",
-			wire: handled(func(p *inboxtest.Process, msg *message.Message) error {
-				if _, err := inbox.Tx(msg.Context()); err != nil {
-					return err
-				}
-				_, err := p.DB.ExecContext(msg.Context(), "-- name: AddOne :exec\n/* one\nmore */ UPDATE accounts SET balance = balance + 1")
-				return err
-			}),
-			want: []string{"written outside of the inbox's transaction: UPDATE accounts", "wrong_test.go:", " m1 UPDATE accounts"},
+			wire:  beside("-- name: AddOne :exec\n/* one\nmore */ UPDATE accounts SET balance = balance + 1"),
+			want:  []string{"written outside of the inbox's transaction: UPDATE accounts", "wrong_test.go:", " m1 UPDATE accounts"},
 		},
 		{
 			name:  "published before the commit",
@@ -256,73 +244,6 @@ func TestWrongServicesAreFound(t *testing.T) {
 	}
 }
 
-// A finding about what stands around the handler names it, and the handler's last line. The transaction may be one that the version gate
-// began, whose claim is part of a larger statement.
-func TestTheMiddlewareToBlameIsNamed(t *testing.T) {
-	for _, dialect := range []string{"sqlite", "postgres", "mysql"} {
-		for _, gated := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/gated=%v", dialect, gated), func(t *testing.T) {
-				t.Parallel()
-				heard := &heard{TB: t}
-				s := accounts(nil)
-				if dialect != "sqlite" {
-					db := testdb.On(t, dialect, testdb.Empty())
-					s.Databases = []inboxtest.Database{{Driver: db.Driver, DSN: db.DSN}}
-				}
-				s.Service = func(p *inboxtest.Process) error {
-					store, err := inbox.NewStore(p.DB, inbox.Config{Logger: p.Logger, WithoutPlugin: true})
-					if err != nil {
-						return err
-					}
-					p.OnClose(store.Close)
-					p.Router.AddMiddleware(millrace.Inbox{Store: store}.Middleware) // a timeout would roll back what is to be committed
-					if gated {
-						p.Router.AddMiddleware(millrace.VersionGate{OnGap: inbox.GapFail, Version: inTurn}.Middleware)
-					}
-					p.Router.AddMiddleware(swallow)
-					p.Router.AddConsumerHandler("book", "payments", p.Subscriber, addInTx)
-					return nil
-				}
-				inboxtest.Replay(heard, s, "fail before m2 UPDATE accounts")
-				assert.Regexp(t, `inboxtest: wrong_test\.go:\d+: the handler failed \(.*\), and its transaction is committed\n`+
-					`    A middleware between Inbox and the handler, which is inboxtest_test\.swallow at wrong_test\.go:\d+, hides`, heard.String())
-			})
-		}
-	}
-}
-
-// A table that a handler may write to outside of its transaction is known with its schema and without, however the statement quotes it.
-func TestATableOutside(t *testing.T) {
-	db := testdb.On(t, "postgres", testdb.Empty())
-	for named, found := range map[string]bool{"bookings": false, "public.bookings": false, "booking": true} {
-		heard := &heard{TB: t}
-		s := ledger(accounts(handled(func(p *inboxtest.Process, msg *message.Message) error {
-			if err := addInTx(msg); err != nil {
-				return err
-			}
-			_, err := p.DB.ExecContext(msg.Context(), `INSERT INTO "public"."bookings" (uuid, amount) VALUES ('a note', 0)`)
-			return err
-		})))
-		s.Databases = []inboxtest.Database{{Driver: db.Driver, DSN: db.DSN}}
-		s.Outside = []string{named}
-		inboxtest.Replay(heard, s, "crash before m1 COMMIT")
-		assert.Equal(t, found, strings.Contains(heard.String(), "written outside"), named)
-	}
-}
-
-// inTurn makes both messages versions of one aggregate.
-func inTurn(msg *message.Message) ([]inbox.Version, error) {
-	return []inbox.Version{{Aggregate: "account", Number: map[string]int64{"one": 1, "two": 2}[msg.UUID]}}, nil
-}
-
-// swallow takes every failure for a success.
-func swallow(next message.HandlerFunc) message.HandlerFunc {
-	return func(msg *message.Message) ([]*message.Message, error) {
-		produced, _ := next(msg)
-		return produced, nil
-	}
-}
-
 const timeout = 300 * time.Millisecond
 
 func inboxOf(store *inbox.Store) message.HandlerMiddleware {
@@ -336,6 +257,17 @@ func handled(handler func(p *inboxtest.Process, msg *message.Message) error) fun
 		p.Router.AddConsumerHandler("book", "payments", p.Subscriber, func(msg *message.Message) error { return handler(p, msg) })
 		return nil
 	}
+}
+
+// beside is a service whose handler runs a statement outside of its transaction.
+func beside(statement string) func(*inboxtest.Process, *inbox.Store) error {
+	return handled(func(p *inboxtest.Process, msg *message.Message) error {
+		if _, err := inbox.Tx(msg.Context()); err != nil {
+			return err
+		}
+		_, err := p.DB.ExecContext(msg.Context(), statement)
+		return err
+	})
 }
 
 // keyed is a right handler behind an Inbox with a key.

@@ -1,0 +1,82 @@
+package inboxtest_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/inboxtest"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// A finding about what stands around the handler names it, and the handler's last line. The transaction may be one that the version gate
+// began, whose claim is part of a larger statement.
+func TestTheMiddlewareToBlameIsNamed(t *testing.T) {
+	for _, dialect := range []string{"sqlite", "postgres", "mysql"} {
+		for _, gated := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/gated=%v", dialect, gated), func(t *testing.T) {
+				t.Parallel()
+				heard := &heard{TB: t}
+				s := accounts(nil)
+				if dialect != "sqlite" {
+					db := testdb.On(t, dialect, testdb.Empty())
+					s.Databases = []inboxtest.Database{{Driver: db.Driver, DSN: db.DSN}}
+				}
+				s.Service = func(p *inboxtest.Process) error {
+					store, err := inbox.NewStore(p.DB, inbox.Config{Logger: p.Logger, WithoutPlugin: true})
+					if err != nil {
+						return err
+					}
+					p.OnClose(store.Close)
+					p.Router.AddMiddleware(millrace.Inbox{Store: store}.Middleware) // a timeout would roll back what is to be committed
+					if gated {
+						p.Router.AddMiddleware(millrace.VersionGate{OnGap: inbox.GapFail, Version: inTurn}.Middleware)
+					}
+					p.Router.AddMiddleware(swallow)
+					p.Router.AddConsumerHandler("book", "payments", p.Subscriber, addInTx)
+					return nil
+				}
+				inboxtest.Replay(heard, s, "fail before m2 UPDATE accounts")
+				assert.Regexp(t, `inboxtest: wrong_test\.go:\d+: the handler failed \(.*\), and its transaction is committed\n`+
+					`    A middleware between Inbox and the handler, which is inboxtest_test\.swallow at blame_test\.go:\d+, hides`, heard.String())
+			})
+		}
+	}
+}
+
+// A table that a handler may write to outside of its transaction is known with its schema and without, however the statement quotes it.
+func TestATableOutside(t *testing.T) {
+	db := testdb.On(t, "postgres", testdb.Empty())
+	for named, found := range map[string]bool{"bookings": false, "public.bookings": false, "booking": true} {
+		heard := &heard{TB: t}
+		s := ledger(accounts(handled(func(p *inboxtest.Process, msg *message.Message) error {
+			if err := addInTx(msg); err != nil {
+				return err
+			}
+			_, err := p.DB.ExecContext(msg.Context(), `INSERT INTO "public"."bookings" (uuid, amount) VALUES ('a note', 0)`)
+			return err
+		})))
+		s.Databases = []inboxtest.Database{{Driver: db.Driver, DSN: db.DSN}}
+		s.Outside = []string{named}
+		inboxtest.Replay(heard, s, "crash before m1 COMMIT")
+		assert.Equal(t, found, strings.Contains(heard.String(), "written outside"), named)
+	}
+}
+
+// inTurn makes both messages versions of one aggregate.
+func inTurn(msg *message.Message) ([]inbox.Version, error) {
+	return []inbox.Version{{Aggregate: "account", Number: map[string]int64{"one": 1, "two": 2}[msg.UUID]}}, nil
+}
+
+// swallow takes every failure for a success.
+func swallow(next message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		produced, _ := next(msg)
+		return produced, nil
+	}
+}
