@@ -2,6 +2,7 @@ package testdb
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -16,8 +17,9 @@ import (
 type kept struct {
 	pool *pgxpool.Pool
 
-	mu   sync.Mutex
-	idle map[uint32]bool // by the server's process
+	mu    sync.Mutex
+	conns map[uint32]bool // those that may be kept, by the server's process: whether they are idle
+	lost  int32           // that tests have left in use
 }
 
 // mostKept is how many idle connections to a database are kept.
@@ -28,10 +30,14 @@ func newKept(dsn string) (*kept, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &kept{idle: map[uint32]bool{}}
+	k := &kept{conns: map[uint32]bool{}}
 	config.MaxConns = 1000
+	config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+		k.set(conn, true) // and it stays idle if who wanted it has given up
+		return nil
+	}
 	config.PrepareConn = func(_ context.Context, conn *pgx.Conn) (bool, error) {
-		k.leave(conn)
+		k.set(conn, false)
 		return true, nil
 	}
 	config.AfterRelease = func(conn *pgx.Conn) bool { return likeNew(conn) && k.join(conn) }
@@ -40,21 +46,39 @@ func newKept(dsn string) (*kept, error) {
 	return k, err
 }
 
-// join adds a connection to the idle ones, if there is room.
+func (k *kept) set(conn *pgx.Conn, idle bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.conns[conn.PgConn().PID()] = idle
+}
+
+// join adds a connection to the idle ones, if there is room and no other test has the database since it was lent.
 func (k *kept) join(conn *pgx.Conn) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.idle) >= mostKept {
+	pid := conn.PgConn().PID()
+	_, known := k.conns[pid]
+	if !known || len(k.idle()) >= mostKept {
 		return false
 	}
-	k.idle[conn.PgConn().PID()] = true
+	k.conns[pid] = true
 	return true
 }
 
 func (k *kept) leave(conn *pgx.Conn) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.idle, conn.PgConn().PID())
+	delete(k.conns, conn.PgConn().PID())
+}
+
+func (k *kept) idle() []int32 {
+	var idle []int32
+	for pid, is := range k.conns {
+		if is {
+			idle = append(idle, int32(pid)) //nolint:gosec // it was one
+		}
+	}
+	return idle
 }
 
 // likeNew makes a session that listens to nothing like a new one.
@@ -81,25 +105,27 @@ func (k *kept) open(driver, dsn string) (*sqlx.DB, error) {
 	return sqlx.NewDb(stdlib.OpenDBFromPool(k.pool), driver), nil
 }
 
-// settled waits for the connections that a test has closed, of which pgxpool tells nobody when it has them back, and returns
-// the processes of all that are idle. A test may
-// have left some in use.
+// settled waits for the connections that a test has closed, of which pgxpool tells nobody when it has them back, and for
+// those that are being made. It returns the processes of all that are idle. What a test has left in use is not kept.
 func (k *kept) settled(ctx context.Context) []int32 {
 	if k == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	for k.pool.Stat().AcquiredConns() > 0 && ctx.Err() == nil {
-		time.Sleep(time.Millisecond)
-	}
+	wait(ctx, 30*time.Second, func() bool { return k.pool.Stat().ConstructingConns() == 0 })
+	wait(ctx, time.Second, func() bool { return k.pool.Stat().AcquiredConns() <= k.lost }) // one test at a time has the database
+	k.lost = k.pool.Stat().AcquiredConns()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var idle []int32
-	for pid := range k.idle {
-		idle = append(idle, int32(pid)) //nolint:gosec // it was one
+	maps.DeleteFunc(k.conns, func(_ uint32, idle bool) bool { return !idle })
+	return k.idle()
+}
+
+func wait(ctx context.Context, atMost time.Duration, done func() bool) {
+	ctx, cancel := context.WithTimeout(ctx, atMost)
+	defer cancel()
+	for !done() && ctx.Err() == nil {
+		time.Sleep(time.Millisecond)
 	}
-	return idle
 }
 
 // forget closes those that are idle.

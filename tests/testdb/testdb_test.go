@@ -1,6 +1,8 @@
 package testdb_test
 
 import (
+	"context"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -66,6 +68,33 @@ func assertLikeNew(t *testing.T, db *testdb.DB) {
 	db.Do(t, audited)
 	assert.Equal(t, 1, db.Count(t, "SELECT SUM(id) FROM millrace_audit"))
 	assert.NotZero(t, db.Count(t, "SELECT MAX(version) FROM millrace_schema"))
+}
+
+// A connection that is made when the test that wanted it has given up is the next test's.
+func TestAConnectionThatNobodyWaitsFor(t *testing.T) {
+	for i := range 20 {
+		t.Run("a test", func(t *testing.T) {
+			db := testdb.On(t, "postgres")
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*200*time.Microsecond)
+			defer cancel()
+			var wanted sync.WaitGroup
+			for range 4 {
+				wanted.Go(func() { _ = db.PingContext(ctx) })
+			}
+			wanted.Wait()
+		})
+		t.Run("the next", func(t *testing.T) {
+			db := testdb.On(t, "postgres")
+			for range 10 {
+				conn, err := db.Connx(t.Context())
+				require.NoError(t, err)
+				defer func() { _ = conn.Close() }()
+				_, err = conn.ExecContext(t.Context(), "SELECT 1")
+				require.NoError(t, err)
+			}
+			db.Disconnect()
+		})
+	}
 }
 
 // leaveTransactionOpen holds locks that nobody will release, as a process that hangs does.
