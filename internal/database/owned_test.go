@@ -140,7 +140,9 @@ func TestTheContextEndsTheTransaction(t *testing.T) {
 		require.NoError(t, work(ctx, tx))
 		cancel()
 		idle(t, db.DB) // though nobody has rolled back
-		require.ErrorIs(t, tx.Commit(), sql.ErrTxDone)
+		err = tx.Commit()
+		require.ErrorIs(t, err, sql.ErrTxDone)
+		require.ErrorIs(t, err, context.Canceled, "why")
 		require.NoError(t, tx.Rollback())
 		assert.Equal(t, 0, written(t, db.DB))
 	})

@@ -145,10 +145,10 @@ func (t *Tx) Commit() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.over {
-		return sql.ErrTxDone
+		return t.done()
 	}
 	if t.guard != nil && t.ctx.Err() != nil {
-		return errors.Join(sql.ErrTxDone, t.ctx.Err(), t.rollback())
+		return errors.Join(t.done(), t.rollback())
 	}
 	if t.guard != nil && !t.guard.open() {
 		return errors.Join(ErrLost, t.rollback())
@@ -158,7 +158,18 @@ func (t *Tx) Commit() error {
 		t.guard.missed.Store(true)
 	}
 	t.end(err)
+	if errors.Is(err, sql.ErrTxDone) {
+		return t.done()
+	}
 	return err
+}
+
+// done says why the transaction has ended already, if it is known.
+func (t *Tx) done() error {
+	if why := t.ctx.Err(); why != nil {
+		return fmt.Errorf("%w: %w", why, sql.ErrTxDone)
+	}
+	return sql.ErrTxDone
 }
 
 // Rollback rolls back. It is not an error if the transaction has ended already.

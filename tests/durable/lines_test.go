@@ -101,8 +101,9 @@ var lineBodies = []testdb.Body{
 				require.Empty(t, uuids)
 				place++
 			}
-			_, uuids := b.had(q)
+			taken, uuids := b.had(q)
 			assert.Equal(t, []string{fmt.Sprintf("a%d/%d", length, place)}, uuids)
+			require.NoError(t, q.Finish(t.Context(), taken...)) // else its lease may end below
 			place = 0
 		}
 	})},
