@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/msgcode"
 	"github.com/millrace-go/millrace/internal/original"
 	"github.com/millrace-go/millrace/internal/stored"
@@ -231,9 +232,10 @@ func (s *straight) fail(ctx context.Context) (kept bool, err error) {
 	}
 	a.status, a.attempts, a.last, a.why, a.delay = f.status, f.attempts, f.last, f.why, f.delay
 	var parked *arrival
+	var failed bool
 	if err = q.seal(ctx, a); err == nil {
 		err = q.write(ctx, func(tx *sqlx.Tx, tell tellParked) (err error) {
-			parked, err = q.putFailed(ctx, tx, id, a, tell)
+			parked, failed, err = q.putFailed(ctx, tx, id, a, tell)
 			return err
 		})
 	}
@@ -244,70 +246,80 @@ func (s *straight) fail(ctx context.Context) (kept bool, err error) {
 		q.observeCollision(ctx, parked)
 		return true, nil
 	}
-	q.observeFate(ctx, q.event(a, a.reason), fate{a.status, a.attempts, a.delay, a.why, a.last})
+	if failed {
+		q.observeFate(ctx, q.event(a, a.reason), fate{a.status, a.attempts, a.delay, a.why, a.last})
+	}
 	q.bell.Ring()
 	return true, nil
 }
 
-// putFailed stores a message whose handler failed, with an open claim. It opens the claim first, so
-// that it waits for, or gives way to, a twin that holds it. If a message with another payload has
-// taken the key since, or had it all along because there is no middleware.Inbox, putFailed parks a
-// as a collision.
+// putFailed stores a message whose handler failed, with an open claim, and reports whether the
+// failure counts: a copy may be further. It opens the claim first, so that it waits for, or gives
+// way to, a twin that holds it. If a message with another payload has taken the key since, or had it
+// all along because there is no middleware.Inbox, putFailed parks a as a collision.
 func (q *Queue) putFailed(
 	ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, tell tellParked,
-) (parked *arrival, err error) {
+) (parked *arrival, counts bool, err error) {
 	d := q.store.dialect
 	if _, err := tx.ExecContext(ctx, d.OpenClaim, consumer, a.id, a.hash, 1); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	var row lookup
 	if err := row.scan(tx.QueryRowContext(ctx, d.Lookup, consumer, a.id)); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if row.other(a.hash) {
 		if parked, err = q.parkTwin(ctx, tx, consumer, a); err != nil {
-			return nil, err
+			return nil, false, err
 		}
-		return parked, tell(a.msg.Copy(), parked.text)
+		return parked, false, tell(a.msg.Copy(), parked.text)
 	}
-	return nil, q.putCopy(ctx, tx, consumer, a, row, tell)
+	counts, err = q.putCopy(ctx, tx, consumer, a, row, tell)
+	return nil, counts, err
 }
 
-// putCopy stores a failed message unless row shows that a copy is completed or stored already.
+// putCopy stores a failed message unless row shows that a copy is completed or stored already. It
+// reports whether the failure counts.
 func (q *Queue) putCopy(
 	ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, row lookup, tell tellParked,
-) error {
+) (counts bool, err error) {
 	switch {
 	case row.Result != stored.ResultOpen && row.Outcome == nil:
-		return nil // completed, by a twin for instance
+		return false, nil // completed, by a twin for instance
 	case row.Result != stored.ResultOpen: // its outcome must still be published
 		a.status, a.delay, a.why = stored.Settling, q.config.MinBackoff, unsettled
 		if row.OpenStatus.Valid && row.OpenHash.Int64 != a.hash {
-			return errInTheWay
+			return false, errInTheWay
 		}
 		if row.OpenStatus.Valid { // of a copy, which may become due much later
 			_, err := tx.ExecContext(ctx, q.store.dialect.MoveMessage,
 				a.status, noteText(a.text), stored.ReasonOther, a.delay.Microseconds(), consumer, a.id, stored.Received)
-			return err
+			return false, err
 		}
 	case row.OpenStatus.Valid && stored.Status(row.OpenStatus.Int16) == stored.FailedRetryable:
 		return q.failAgain(ctx, tx, consumer, a, tell)
 	case row.OpenStatus.Valid:
-		return nil // a copy is stored already, in a state of its own
+		return false, nil // a copy is stored already, in a state of its own
 	}
 	if err := q.insertFailed(ctx, tx, consumer, a); err != nil || !a.status.Stuck() {
-		return err
+		return true, err
 	}
-	return tell(a.msg.Copy(), a.text)
+	return true, tell(a.msg.Copy(), a.text)
 }
 
-// failAgain records another failure of a stored message that waits for its next attempt. If there
-// is to be no next attempt, it makes the message wait for an operator.
-func (q *Queue) failAgain(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, tell tellParked) error {
+// failAgain records another failure of a stored message that waits for its next attempt; once that
+// has begun, its result counts instead. If there is to be no next attempt, failAgain makes the
+// message wait for an operator.
+func (q *Queue) failAgain(
+	ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival, tell tellParked,
+) (counts bool, err error) {
 	d := q.store.dialect
-	_, err := tx.ExecContext(ctx, d.TouchMessage,
-		a.last.text, stored.Group(a.last.text), a.last.code, a.delay.Microseconds(), consumer, a.id, stored.FailedRetryable)
-	if err == nil && a.status.Stuck() {
+	n, err := database.Affected(tx.ExecContext(ctx, d.TouchMessage,
+		a.last.text, stored.Group(a.last.text), a.last.code, a.delay.Microseconds(), consumer, a.id, stored.FailedRetryable))
+	if err != nil || n == 0 {
+		return false, err
+	}
+	if a.status.Stuck() {
 		_, err = tx.ExecContext(ctx, d.MoveMessage,
 			a.status, noteText(a.text), stored.ReasonOther, a.delay.Microseconds(), consumer, a.id, stored.FailedRetryable)
 	}
@@ -315,9 +327,9 @@ func (q *Queue) failAgain(ctx context.Context, tx *sqlx.Tx, consumer int32, a *a
 		err = q.store.note(ctx, tx, consumer, a.id, itFailed, a.ran)
 	}
 	if err != nil || !a.status.Stuck() {
-		return err
+		return true, err
 	}
-	return tell(a.msg.Copy(), a.text)
+	return true, tell(a.msg.Copy(), a.text)
 }
 
 func (q *Queue) insertFailed(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,8 +17,10 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/inbox/lease"
+	"github.com/millrace-go/millrace/internal/dialect"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -91,6 +94,37 @@ var twoFailedBodies = []testdb.Body{
 		assert.Zero(t, found.LeasedUntil)
 		require.NoError(t, admin.New(b.store).Discard(t.Context(), found.ID, ada))
 	})},
+	{Name: "a copy fails for good while the next attempt begins", Why: "that one decides, and nobody is told of parking", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		if b.db.Dialect == "sqlite" {
+			t.Log("one at a time writes")
+			return
+		}
+		queue := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: consumer, MinBackoff: time.Millisecond, MaxBackoff: time.Millisecond})
+		msg := newMessage()
+		b.failedStraight(queue, msg)
+		var leased []*inbox.Leased
+		rig.Eventually(b, "it is due", func() bool { leased = rig.Take(t, queue, 1); return len(leased) == 1 })
+
+		pool, events, letters := faults.Open(t, b.db), &rig.Events{}, 0
+		counts := dialect.For(b.db.Dialect, dialect.Names{Prefix: dialect.DefaultPrefix}).TouchMessage
+		begins := sync.OnceFunc(func() {
+			ours, err := queue.HandOut(t.Context(), leased...)
+			assert.NoError(t, err)
+			assert.Len(t, ours, 1)
+		})
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if call == counts {
+				begins()
+			}
+			return nil
+		}})
+		b.failedStraight(rig.Queue(t, rig.NewStore(t, pool.DB, inbox.Config{Observers: []inbox.Observer{events}}), inbox.QueueConfig{
+			Consumer: consumer, MaxAttempts: 1, OnPark: func(*message.Message, string) error { letters++; return nil },
+		}), msg)
+		assert.Equal(t, []int{0, 0}, []int{letters, events.Count("parked")})
+		require.NoError(t, queue.Finish(t.Context(), leased...))
+		assert.Zero(t, b.rows())
+	})},
 	{Name: "another message with the key of one that failed, fails", Why: "it is acked, so it is parked, not dropped", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.MinBackoff, durable.MaxBackoff = time.Hour, time.Hour
@@ -104,9 +138,11 @@ var twoFailedBodies = []testdb.Body{
 		assert.Equal(t, []string{"another"}, b.payloads(admin.Parked))
 	})},
 	{Name: "another message with the key of one that was completed meanwhile, fails", Why: "it is acked, so it is parked, not dropped", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
+		events := &rig.Events{}
+		store := rig.NewStore(t, b.db.DB, inbox.Config{Observers: []inbox.Observer{events}})
+		queue := rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer, MaxAttempts: 1})
 		msg := newMessage()
-		h, err := b.store.Handler(inbox.ConsumerConfig{Name: consumer},
+		h, err := store.Handler(inbox.ConsumerConfig{Name: consumer},
 			func(*message.Message) ([]*message.Message, error) { return nil, nil })
 		require.NoError(t, err)
 		_, err = h(msg)
@@ -114,6 +150,7 @@ var twoFailedBodies = []testdb.Body{
 
 		b.failedStraight(queue, msg.Copy())
 		assert.Zero(t, b.rows(), "a copy of what was completed")
+		assert.Zero(t, events.Count("parked"))
 		b.failedStraight(queue, another(msg))
 		assert.Equal(t, []string{"another"}, b.payloads(admin.Parked))
 	})},
