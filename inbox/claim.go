@@ -159,3 +159,9 @@ func (cl *claim) runOnBegin() error {
 }
 
 var errPanic = errors.New("the handler panicked")
+
+// What a middleware inside the inbox does to a run.
+var (
+	errRanAgain       = errors.New("it ran the handler again in the transaction of a run that succeeded")
+	errReturnedBefore = errors.New("it returned before the handler did")
+)

@@ -121,6 +121,9 @@ func (cl *claim) approve(produced []*message.Message) error {
 			return fmt.Errorf("%w: %w", ErrSwallowed, err)
 		}
 	}
+	if cl.ambient.Running() {
+		return fmt.Errorf("%w: %w", ErrSwallowed, errReturnedBefore)
+	}
 	if len(produced) == 0 && !cl.ambient.Taken() {
 		if config.RequireTx {
 			return ErrTxNotUsed

@@ -56,10 +56,11 @@ var (
 	ErrTxEndedByHandler = errors.New("the handler ended the inbox's transaction itself: " +
 		"leave Commit, Rollback and schema statements out of it")
 
-	// ErrSwallowed says that a handler or a version gate failed and a middleware inside the inbox
-	// turned the failure into a success, or ran the handler again in the transaction of the failed run.
-	ErrSwallowed = errors.New("the handler failed, but a middleware inside the inbox hid it: " +
-		"put Retry, PoisonQueue and IgnoreErrors outside middleware.Inbox")
+	// ErrSwallowed says that a middleware inside the inbox turned a failure of the handler or of a
+	// version gate into a success, ran the handler again in the same transaction, or returned before
+	// the handler did.
+	ErrSwallowed = errors.New("a middleware inside the inbox hid how the handler ended: " +
+		"put Retry, PoisonQueue, IgnoreErrors and Duplicator outside middleware.Inbox, and wait for the handler")
 
 	// ErrNoPlugin says that the router that delivers a message has no plugin of the Store. The
 	// message was not handled, and its nack was delayed.

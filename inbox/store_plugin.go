@@ -20,8 +20,8 @@ import (
 //     Router.Run, a warning is logged.
 //   - While the router runs, the plugin does the work of [Store.Run].
 //   - It adds a guard as the innermost middleware. The guard lets the inbox refuse a failure that a
-//     middleware in between hides, and a second run of the handler in the transaction of a failed
-//     first one.
+//     middleware in between hides, a second run of the handler in one transaction, and a middleware
+//     that returns before the handler does.
 //   - It keeps each message as the subscriber delivered it, before a middleware can change it: the
 //     inbox hashes and stores that one. Handlers and middlewares work on a copy.
 //
@@ -50,7 +50,7 @@ func (s *Store) Plugin() message.RouterPlugin {
 			s.work.routers.Delete(r)
 			return err
 		}
-		r.AddMiddleware(guard)
+		r.AddMiddleware(s.guard)
 		r.AddSubscriberDecorators(message.MessageTransformSubscriberDecorator(func(msg *message.Message) {
 			attend(msg)
 			original.Keep(msg)
@@ -117,8 +117,8 @@ func (s *Store) runWith(r *message.Router) {
 	}
 }
 
-// guard is the innermost middleware. It tells the inbox how the handler ended.
-func guard(next message.HandlerFunc) message.HandlerFunc {
+// guard is the innermost middleware. It tells the inbox how the handler ended, or that it has not.
+func (s *Store) guard(next message.HandlerFunc) message.HandlerFunc {
 	alone := leaving.Nack(next) // without an inbox around it; an inbox nacks by itself, once its transaction has ended
 	return func(msg *message.Message) ([]*message.Message, error) {
 		tx := ambient.From(msg.Context())
@@ -126,8 +126,17 @@ func guard(next message.HandlerFunc) message.HandlerFunc {
 			msg.SetContext(context.WithValue(msg.Context(), guardPassed{}, true))
 			return alone(msg)
 		}
-		if err := tx.Failure(); tx.Called() > 0 && err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrSwallowed, err)
+		again := tx.Enter() > 0
+		defer tx.Leave()
+		if again {
+			if tx.Failure() == nil {
+				tx.Failed(errRanAgain)
+			}
+			return nil, fmt.Errorf("%w: %w", ErrSwallowed, tx.Failure())
+		}
+		if !tx.Open() {
+			s.log.Error("inbox: the handler began when its transaction had ended", errReturnedBefore,
+				watermill.LogFields{"message_uuid": msg.UUID})
 		}
 		returned := false
 		defer func() {

@@ -32,6 +32,38 @@ var orderBodies = []testdb.Body{
 	{Name: "PoisonQueue inside", Why: "it makes a failure look like a success: half of the work would be committed",
 		Run: hidden(halfDone, poisonQueue(&rig.Publisher{}))},
 	{Name: "IgnoreErrors inside", Why: "as PoisonQueue inside", Run: hidden(halfDone, middleware.NewIgnoreErrors([]error{errBoom}).Middleware)},
+	{Name: "Duplicator inside", Why: "two effects for one message are refused", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		got := make(chan error, 1)
+		s := b.newService(effect, tells(got), millrace.Inbox{Store: b.store}.Middleware, middleware.Duplicator)
+		assert.False(t, s.deliver(newMessage("x")))
+		err := <-got
+		require.ErrorIs(t, err, inbox.ErrSwallowed)
+		require.ErrorContains(t, err, "it ran the handler again")
+		assert.Equal(t, 0, b.effects())
+	})},
+	{Name: "a middleware that does not wait for the handler", Why: "what the handler has yet to do is not acked", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		got, entered, goOn := make(chan error, 1), make(chan struct{}), make(chan struct{})
+		var ended <-chan error
+		hasty := func(h message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				ended = rig.Handle(h, msg)
+				<-entered
+				return nil, nil
+			}
+		}
+		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
+			close(entered)
+			<-goOn
+			return effect(msg)
+		}, tells(got), millrace.Inbox{Store: b.store}.Middleware, hasty)
+		assert.False(t, s.deliver(newMessage("x")))
+		err := <-got
+		require.ErrorIs(t, err, inbox.ErrSwallowed)
+		require.ErrorContains(t, err, "it returned before the handler did")
+		close(goOn)
+		require.Error(t, rig.Within(t, ended, "the handler returns"))
+		assert.Equal(t, 0, b.effects())
+	})},
 	{Name: "PoisonQueue outside", Why: "the failed run is rolled back, then the message is put away", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		queue := &rig.Publisher{}
 		s := b.newService(failing(1), poisonQueue(queue), millrace.Inbox{Store: b.store}.Middleware)

@@ -40,6 +40,7 @@ type run struct {
 	taken  atomic.Bool // the handler asked for it
 	ended  atomic.Bool
 	calls  atomic.Int32 // of the innermost handler
+	inside atomic.Int32 // runs of it that have not returned
 	failed atomic.Value // error of the innermost handler, boxed
 
 	mu     sync.Mutex
@@ -118,8 +119,18 @@ func (t *Tx) Taken() bool { return t.taken.Load() }
 // End makes every later Take return false.
 func (t *Tx) End() { t.ended.Store(true) }
 
-// Called counts a run of the innermost handler and returns the number of earlier runs.
-func (t *Tx) Called() int { return int(t.calls.Add(1)) - 1 }
+// Enter counts a run of the innermost handler and returns the number of earlier runs. The run ends
+// with [Tx.Leave].
+func (t *Tx) Enter() int {
+	t.inside.Add(1)
+	return int(t.calls.Add(1)) - 1
+}
+
+// Leave ends a run.
+func (t *Tx) Leave() { t.inside.Add(-1) }
+
+// Running reports whether the innermost handler has begun and has not returned.
+func (t *Tx) Running() bool { return t.inside.Load() > 0 }
 
 // Failed records the error of the innermost handler.
 func (t *Tx) Failed(err error) { t.failed.Store(boxed{err}) }

@@ -67,8 +67,13 @@ func TestTransactionIsLiveOnItsOwnPoolUntilItEnds(t *testing.T) {
 func TestRunsAndFailuresAreCounted(t *testing.T) {
 	_, _, a := begin(t)
 	require.NoError(t, a.Failure())
-	assert.Equal(t, 0, a.Called())
-	assert.Equal(t, 1, a.Called())
+	assert.False(t, a.Running())
+	assert.Equal(t, 0, a.Enter())
+	assert.Equal(t, 1, a.Enter())
+	a.Leave()
+	assert.True(t, a.Running(), "one of them")
+	a.Leave()
+	assert.False(t, a.Running())
 	first, second := errors.New("first"), &wrapped{errors.New("second")}
 	a.Failed(first)
 	require.ErrorIs(t, a.Failure(), first)
@@ -105,7 +110,9 @@ func TestTransactionIsSafeForConcurrentUse(t *testing.T) {
 		wg.Go(func() {
 			a.Take()
 			a.Live(db)
-			a.Called()
+			a.Enter()
+			a.Running()
+			a.Leave()
 			a.Failed(errors.New("x"))
 			a.SetResult(nil)
 			a.Result()
@@ -116,5 +123,5 @@ func TestTransactionIsSafeForConcurrentUse(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	assert.Equal(t, 8, a.Called())
+	assert.Equal(t, 8, a.Enter())
 }
