@@ -84,6 +84,34 @@ func TestCommitAndRollback(t *testing.T) {
 	})
 }
 
+// TestASessionThatSomebodyElseUsedUp: a statement that ended the transaction, and what came after it, may have left the
+// session with locks and settings.
+func TestASessionThatSomebodyElseUsedUp(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		statements := map[string][]string{
+			"mysql":    {`LOCK TABLES work READ`},
+			"postgres": {`COMMIT`, `SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY`},
+		}[db.Dialect]
+		if statements == nil || db.Driver == "postgres" {
+			t.Log("it cannot be used up, or the driver does not tell")
+			return
+		}
+		newTable(t, db.DB)
+		db.SetMaxOpenConns(1)
+		tx, err := begin(t.Context(), db.DB)
+		require.NoError(t, err)
+		for _, statement := range statements {
+			_, err := tx.ExecContext(t.Context(), statement)
+			require.NoError(t, err)
+		}
+		require.NoError(t, tx.Rollback())
+		db.Do(t, `INSERT INTO work VALUES (1)`)
+		db.Do(t, `CREATE TABLE more (n INT)`)
+		assert.Equal(t, 0, db.Count(t, `SELECT COUNT(*) FROM more`))
+	})
+}
+
 // TestRollbackDoesNotWaitForTheServer: when the context has ended, somebody else rolls back, and a
 // server that does not answer keeps nobody.
 func TestRollbackDoesNotWaitForTheServer(t *testing.T) {

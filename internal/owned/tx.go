@@ -187,8 +187,12 @@ func (t *Tx) rollback() error {
 	if t.guard != nil {
 		t.guard.close()
 	}
+	ended := t.guard == nil && t.Ended()
 	err := t.Tx.Rollback()
-	ended := err != nil && !errors.Is(err, sql.ErrTxDone) && t.Ended() // lib/pq refuses to roll it back
+	if ended { // what ended it may have left locks or settings to the session
+		t.discard()
+	}
+	ended = ended || err != nil && !errors.Is(err, sql.ErrTxDone) && t.Ended() // lib/pq refuses to roll it back
 	t.end(err)
 	if err == nil || ended || errors.Is(err, sql.ErrTxDone) || lost && notInTransaction(err) {
 		return nil
