@@ -105,15 +105,20 @@ const MaxPage = 1000
 // messages (up to MaxPage) after the row with the given ID, which is 0 to begin. It reads payloads
 // without an audit; [Admin.Search] lists messages without payloads.
 func (a *Admin) Find(ctx context.Context, f Filter, after int64, limit int) ([]Message, error) {
-	ids, err := a.list(ctx, f, after, limit, stored.Open...)
-	var messages []Message
-	if err == nil {
-		messages, err = a.readPage(ctx, ids, a.rows.Dialect.Remedy.SelectListed, a.whole)
+	for {
+		ids, err := a.list(ctx, f, after, limit, stored.Open...)
+		var messages []Message
+		if err == nil {
+			messages, err = a.readPage(ctx, ids, a.rows.Dialect.Remedy.SelectListed, a.whole)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("inbox: list messages: %w", database.Explain(err))
+		}
+		if len(messages) > 0 || len(ids) == 0 {
+			return messages, nil
+		}
+		after = slices.Max(ids) // all of the page are handled by now, which does not make it the last one
 	}
-	if err != nil {
-		return nil, fmt.Errorf("inbox: list messages: %w", database.Explain(err))
-	}
-	return messages, nil
 }
 
 // readPage reads the rows with these IDs by statement, and converts each with read.

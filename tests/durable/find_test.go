@@ -3,6 +3,7 @@ package durable_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -21,6 +23,24 @@ func TestOpenMessagesAreFound(t *testing.T) {
 }
 
 var findBodies = []testdb.Body{
+	{Name: "a page whose messages are handled meanwhile", Why: "an empty page says that there are no more", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		msgs := newMessages(3)
+		b.storeIn(inbox.QueueConfig{}, msgs...)
+		pool := faults.Open(t, b.db)
+		handled := 0
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if strings.Contains(call, "payload") && handled < 2 { // it reads the rows that it has found
+				b.db.Do(t, `DELETE FROM millrace_messages WHERE uuid = ?`, []byte(msgs[handled].UUID))
+				handled++
+			}
+			return nil
+		}})
+		found, err := admin.New(rig.NewStore(t, pool.DB, inbox.Config{})).Find(t.Context(), admin.Filter{}, 0, 1)
+		require.NoError(t, err)
+		require.Equal(t, 2, handled)
+		require.Len(t, found, 1)
+		assert.Equal(t, msgs[2].UUID, found[0].UUID)
+	})},
 	{Name: "lists by filter", Why: "each field narrows, pages are by the ID", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		_, msgs := b.stuck(12)
 		other := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: "other", Epoch: 3, OrderKey: func(*message.Message) (string, error) { return "k", nil }})
