@@ -66,7 +66,7 @@ type Durable struct {
 
 	// OrderKey gives each message's order key. Messages with the same key are delivered one at a
 	// time, in the order of their arrival; one that fails holds back only its own key. It needs
-	// StoreFirst. Defaults to no order.
+	// StoreFirst. docs/durable.md names the exceptions. Defaults to no order.
 	OrderKey func(*message.Message) (string, error)
 
 	// OnParked says what happens to the messages of a key behind one that was parked or failed terminally.
