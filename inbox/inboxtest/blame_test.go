@@ -1,6 +1,7 @@
 package inboxtest_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -79,4 +80,37 @@ func swallow(next message.HandlerFunc) message.HandlerFunc {
 		produced, _ := next(msg)
 		return produced, nil
 	}
+}
+
+// A call is the handler's however deep its stack is: the transaction may be used there, and a publish before the commit is found there.
+func TestADeepStack(t *testing.T) {
+	for name, handler := range map[string]struct {
+		act   func(p *inboxtest.Process, msg *message.Message) error
+		found string
+	}{
+		"right": {act: func(_ *inboxtest.Process, msg *message.Message) error { return addInTx(msg) }},
+		"wrong": {found: "published to receipts before the commit", act: func(p *inboxtest.Process, msg *message.Message) error {
+			return errors.Join(addInTx(msg), p.Publisher.Publish("receipts", message.NewMessage("receipt of "+msg.UUID, msg.Payload)))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			heard := &heard{TB: t}
+			s := accounts(handled(func(p *inboxtest.Process, msg *message.Message) error {
+				return deep(500, func() error { return handler.act(p, msg) })
+			}))
+			inboxtest.Replay(heard, s, "crash before m1 COMMIT")
+			if handler.found == "" {
+				assert.Empty(t, heard.String())
+			}
+			assert.Contains(t, heard.String(), handler.found)
+		})
+	}
+}
+
+// deep calls act under so many functions.
+func deep(functions int, act func() error) error {
+	if functions == 0 {
+		return act()
+	}
+	return deep(functions-1, act)
 }

@@ -152,8 +152,13 @@ var folder = sync.OnceValue(func() string {
 
 // callers returns the stack of a call, the innermost function first.
 func callers() []frame {
-	var pcs [64]uintptr
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
+	pcs := make([]uintptr, 64)
+	n := runtime.Callers(3, pcs)
+	for n == len(pcs) { // a deep stack; its outermost functions tell whose call it is
+		pcs = make([]uintptr, 2*n)
+		n = runtime.Callers(3, pcs)
+	}
+	frames := runtime.CallersFrames(pcs[:n])
 	var all []frame
 	for {
 		f, more := frames.Next()
