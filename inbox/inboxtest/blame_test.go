@@ -82,6 +82,21 @@ func swallow(next message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
+// A right handler may read through the pool, whatever its statement speaks of.
+func TestAReadOutside(t *testing.T) {
+	for _, query := range []string{
+		`WITH last AS (SELECT uuid FROM bookings) SELECT COUNT(*) FROM last WHERE uuid = 'DELETE'`,
+		`WITH last AS (SELECT uuid AS "delete" FROM bookings) SELECT COUNT(*) FROM last -- UPDATE it elsewhere`,
+	} {
+		heard := &heard{TB: t}
+		inboxtest.Replay(heard, ledger(accounts(handled(func(p *inboxtest.Process, msg *message.Message) error {
+			var n int
+			return errors.Join(p.DB.GetContext(msg.Context(), &n, query), addInTx(msg))
+		}))), "crash before m1 COMMIT")
+		assert.Empty(t, heard.String(), query)
+	}
+}
+
 // A call is the handler's however deep its stack is: the transaction may be used there, and a publish before the commit is found there.
 func TestADeepStack(t *testing.T) {
 	for name, handler := range map[string]struct {

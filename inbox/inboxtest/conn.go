@@ -73,7 +73,7 @@ func (c *conn) interrupted(ctx context.Context, query string) {
 		c.sever()
 		return
 	}
-	if c.tx == nil || !read(query).writes {
+	if c.tx == nil || !read(c.process.play.dialect, query).writes {
 		return
 	}
 	_ = c.locked(context.WithoutCancel(ctx), func(context.Context) error { // nobody to report an error to
@@ -105,7 +105,7 @@ func (c *conn) do(ctx context.Context, k kind, query string, act func(context.Co
 	now := c.begun
 	c.begun = nil
 	if now == nil || now.text != query {
-		said := read(query)
+		said := read(c.process.play.dialect, query)
 		if k == statement && c.tx == nil && said.writes {
 			k = write
 		}
