@@ -1,12 +1,14 @@
 package inboxtest_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 
 	"github.com/millrace-go/millrace/inbox"
@@ -79,6 +81,37 @@ func swallow(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		produced, _ := next(msg)
 		return produced, nil
+	}
+}
+
+// A table of Scenario.Outside is known however the statement spells and modifies it.
+func TestATableOutsideInOtherWords(t *testing.T) {
+	db := testdb.On(t, "postgres", testdb.Empty())
+	for statement, named := range map[string]string{
+		`INSERT INTO Bookings (uuid, amount) VALUES ('a note', 0)`:              "bookings",
+		`INSERT INTO /* beside */ bookings (uuid, amount) VALUES ('a note', 0)`: "bookings",
+		`INSERT INTO public . bookings (uuid, amount) VALUES ('a note', 0)`:     "bookings",
+		`INSERT INTO "my bookings" (uuid, amount) VALUES ('a note', 0)`:         "my bookings",
+		`CREATE TABLE IF NOT EXISTS bookings (uuid TEXT)`:                       "bookings",
+		`TRUNCATE bookings`: "bookings",
+	} {
+		heard := &heard{TB: t}
+		s := ledger(accounts(handled(func(p *inboxtest.Process, msg *message.Message) error {
+			_, err := p.DB.ExecContext(msg.Context(), statement)
+			return errors.Join(err, addInTx(msg))
+		})))
+		prepare := s.Prepare
+		s.Prepare = func(ctx context.Context, db *sqlx.DB) error {
+			if err := prepare(ctx, db); err != nil {
+				return err
+			}
+			_, err := db.ExecContext(ctx, `CREATE TABLE "my bookings" (uuid TEXT, amount INTEGER)`)
+			return err
+		}
+		s.Databases = []inboxtest.Database{{Driver: db.Driver, DSN: db.DSN}}
+		s.Outside = []string{named}
+		inboxtest.Replay(heard, s, "crash before m1 COMMIT")
+		assert.Empty(t, heard.String(), statement)
 	}
 }
 

@@ -19,7 +19,8 @@ type text struct {
 
 // of reports whether the statement is about one of the tables, which may be named without their schema, in any case.
 func (t *text) of(tables []string) bool {
-	return slices.Contains(tables, t.table) || slices.Contains(tables, t.table[strings.LastIndexByte(t.table, '.')+1:])
+	bare := t.table[strings.LastIndexByte(t.table, '.')+1:]
+	return slices.ContainsFunc(tables, func(one string) bool { return strings.EqualFold(one, t.table) || strings.EqualFold(one, bare) })
 }
 
 // texts caches parsed statements, by the kind of database and the statement.
@@ -53,9 +54,11 @@ func read(database, query string) *text {
 }
 
 var (
-	writing  = []string{"INSERT", "UPDATE", "DELETE", "REPLACE", "MERGE", "CREATE", "DROP", "ALTER", "TRUNCATE"}
-	leading  = []string{"INTO", "UPDATE", "FROM", "JOIN", "TABLE"} // the table follows them, or these words:
-	existing = []string{"ONLY", "IGNORE"}
+	writing   = []string{"INSERT", "UPDATE", "DELETE", "REPLACE", "MERGE", "CREATE", "DROP", "ALTER", "TRUNCATE"}
+	direct    = []string{"INSERT", "UPDATE", "REPLACE", "MERGE", "TRUNCATE"} // the table follows the verb, or these words:
+	modifying = []string{"LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "IGNORE", "OR", "ROLLBACK", "ABORT", "REPLACE", "FAIL", "INTO", "TABLE"}
+	leading   = []string{"INTO", "UPDATE", "FROM", "JOIN", "TABLE"} // the table follows them, or these words:
+	existing  = []string{"ONLY", "IF", "NOT", "EXISTS"}
 )
 
 // parts are the words, names, literals and signs of a statement, without its comments.
@@ -89,11 +92,12 @@ func (s parts) write() int {
 // table returns the first table after the verb, with its schema, or "" if there is none.
 func (s parts) table(verb int) string {
 	for i := verb; i < len(s); i++ {
-		if !s.is(i, leading...) {
+		isDirect := i == verb && s.is(i, direct...)
+		if !isDirect && !s.is(i, leading...) {
 			continue
 		}
 		at := i + 1
-		for s.isName(at+1) && s.is(at, existing...) {
+		for s.isName(at+1) && (s.is(at, existing...) || isDirect && s.is(at, modifying...)) {
 			at++
 		}
 		if s.isName(at) {
