@@ -15,6 +15,7 @@ type text struct {
 	shown  string // on one line
 	table  string
 	writes bool
+	undoes bool // what the transaction did after a savepoint
 }
 
 // of reports whether the statement is about one of the tables, which may be named without their schema, in any case.
@@ -45,6 +46,7 @@ func read(database, query string) *text {
 		}
 		t.writes = parts.is(verb, writing...)
 		t.table = parts.table(verb)
+		t.undoes = t.what == "ROLLBACK" && (parts.is(verb+1, "TO") || parts.is(verb+2, "TO")) // WORK or TRANSACTION may stand before
 	}
 	if t.table != "" {
 		t.what += " " + t.table
