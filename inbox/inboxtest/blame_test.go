@@ -1,11 +1,14 @@
 package inboxtest_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 
 	"github.com/millrace-go/millrace/inbox"
@@ -79,4 +82,83 @@ func swallow(next message.HandlerFunc) message.HandlerFunc {
 		produced, _ := next(msg)
 		return produced, nil
 	}
+}
+
+// A table of Scenario.Outside is known however the statement spells and modifies it.
+func TestATableOutsideInOtherWords(t *testing.T) {
+	db := testdb.On(t, "postgres", testdb.Empty())
+	for statement, named := range map[string]string{
+		`INSERT INTO Bookings (uuid, amount) VALUES ('a note', 0)`:              "bookings",
+		`INSERT INTO /* beside */ bookings (uuid, amount) VALUES ('a note', 0)`: "bookings",
+		`INSERT INTO public . bookings (uuid, amount) VALUES ('a note', 0)`:     "bookings",
+		`INSERT INTO "my bookings" (uuid, amount) VALUES ('a note', 0)`:         "my bookings",
+		`CREATE TABLE IF NOT EXISTS bookings (uuid TEXT)`:                       "bookings",
+		`TRUNCATE bookings`: "bookings",
+	} {
+		heard := &heard{TB: t}
+		s := ledger(accounts(handled(func(p *inboxtest.Process, msg *message.Message) error {
+			_, err := p.DB.ExecContext(msg.Context(), statement)
+			return errors.Join(err, addInTx(msg))
+		})))
+		prepare := s.Prepare
+		s.Prepare = func(ctx context.Context, db *sqlx.DB) error {
+			if err := prepare(ctx, db); err != nil {
+				return err
+			}
+			_, err := db.ExecContext(ctx, `CREATE TABLE "my bookings" (uuid TEXT, amount INTEGER)`)
+			return err
+		}
+		s.Databases = []inboxtest.Database{{Driver: db.Driver, DSN: db.DSN}}
+		s.Outside = []string{named}
+		inboxtest.Replay(heard, s, "crash before m1 COMMIT")
+		assert.Empty(t, heard.String(), statement)
+	}
+}
+
+// A right handler may read through the pool, whatever its statement speaks of.
+func TestAReadOutside(t *testing.T) {
+	for _, query := range []string{
+		`WITH last AS (SELECT uuid FROM bookings) SELECT COUNT(*) FROM last WHERE uuid = 'DELETE'`,
+		`WITH last AS (SELECT uuid AS "delete" FROM bookings) SELECT COUNT(*) FROM last -- UPDATE it elsewhere`,
+	} {
+		heard := &heard{TB: t}
+		inboxtest.Replay(heard, ledger(accounts(handled(func(p *inboxtest.Process, msg *message.Message) error {
+			var n int
+			return errors.Join(p.DB.GetContext(msg.Context(), &n, query), addInTx(msg))
+		}))), "crash before m1 COMMIT")
+		assert.Empty(t, heard.String(), query)
+	}
+}
+
+// A call is the handler's however deep its stack is: the transaction may be used there, and a publish before the commit is found there.
+func TestADeepStack(t *testing.T) {
+	for name, handler := range map[string]struct {
+		act   func(p *inboxtest.Process, msg *message.Message) error
+		found string
+	}{
+		"right": {act: func(_ *inboxtest.Process, msg *message.Message) error { return addInTx(msg) }},
+		"wrong": {found: "published to receipts before the commit", act: func(p *inboxtest.Process, msg *message.Message) error {
+			return errors.Join(addInTx(msg), p.Publisher.Publish("receipts", message.NewMessage("receipt of "+msg.UUID, msg.Payload)))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			heard := &heard{TB: t}
+			s := accounts(handled(func(p *inboxtest.Process, msg *message.Message) error {
+				return deep(500, func() error { return handler.act(p, msg) })
+			}))
+			inboxtest.Replay(heard, s, "crash before m1 COMMIT")
+			if handler.found == "" {
+				assert.Empty(t, heard.String())
+			}
+			assert.Contains(t, heard.String(), handler.found)
+		})
+	}
+}
+
+// deep calls act under so many functions.
+func deep(functions int, act func() error) error {
+	if functions == 0 {
+		return act()
+	}
+	return deep(functions-1, act)
 }

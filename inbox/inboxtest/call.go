@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -62,54 +61,6 @@ func (p point) String() string {
 	return fmt.Sprintf("%s %s #%d", p.owner, p.what, p.nth)
 }
 
-var (
-	blank  = regexp.MustCompile(`\s+`)
-	hint   = regexp.MustCompile(`^(?:\s*(?:/\*(?s:.*?)\*/|(?:--|#)[^\n]*\n))+`) // before a statement: of an optimizer, or sqlc's name
-	target = regexp.MustCompile(`(?i)\b(?:INTO|UPDATE|FROM|JOIN|TABLE)\s+(?:ONLY\s+|IGNORE\s+)?([\w."` + "`" + `]+)`)
-	locked = regexp.MustCompile(`(?i)\bFOR\s+(?:NO\s+KEY\s+)?UPDATE\b`)
-	wrote  = regexp.MustCompile(`(?i)\b(?:INTO|UPDATE|DELETE\s+FROM)\s+(?:ONLY\s+|IGNORE\s+)?([\w."` + "`" + `]+)`)
-	writes = regexp.MustCompile(`(?i)^\W*(?:WITH\b.*\b(?:INSERT|UPDATE|DELETE|MERGE)\b|INSERT\b|UPDATE\b|DELETE\b|REPLACE\b|MERGE\b|CREATE\b|DROP\b|ALTER\b|TRUNCATE\b)`)
-)
-
-// text is a parsed statement.
-type text struct {
-	what   string // its verb and its table
-	shown  string // on one line
-	table  string
-	writes bool
-}
-
-// of reports whether the statement is about one of the tables, which may be named without their schema.
-func (t *text) of(tables []string) bool {
-	return slices.Contains(tables, t.table) || slices.Contains(tables, t.table[strings.LastIndexByte(t.table, '.')+1:])
-}
-
-var quotes = strings.NewReplacer(`"`, "", "`", "")
-
-// texts caches parsed statements.
-var texts sync.Map
-
-func read(query string) *text {
-	if known, found := texts.Load(query); found {
-		return known.(*text) //nolint:forcetypeassert // nothing else is stored
-	}
-	plain := hint.ReplaceAllString(query, "")
-	shown := strings.TrimSpace(blank.ReplaceAllString(plain, " "))
-	verb, _, _ := strings.Cut(shown, " ")
-	unlocked := locked.ReplaceAllString(shown, "")
-	t := &text{what: strings.ToUpper(verb), shown: shown, writes: writes.MatchString(unlocked)}
-	table := target.FindStringSubmatch(shown)
-	if t.writes && strings.EqualFold(verb, "WITH") { // what it reads may stand before that
-		table = wrote.FindStringSubmatch(unlocked)
-	}
-	if table != nil {
-		t.table = quotes.Replace(table[1])
-		t.what += " " + t.table
-	}
-	texts.Store(query, t)
-	return t
-}
-
 // deliveryKey is the key of a delivery in its message's context.
 type deliveryKey struct{}
 
@@ -152,8 +103,13 @@ var folder = sync.OnceValue(func() string {
 
 // callers returns the stack of a call, the innermost function first.
 func callers() []frame {
-	var pcs [64]uintptr
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
+	pcs := make([]uintptr, 64)
+	n := runtime.Callers(3, pcs)
+	for n == len(pcs) { // a deep stack; its outermost functions tell whose call it is
+		pcs = make([]uintptr, 2*n)
+		n = runtime.Callers(3, pcs)
+	}
+	frames := runtime.CallersFrames(pcs[:n])
 	var all []frame
 	for {
 		f, more := frames.Next()

@@ -73,7 +73,7 @@ func (c *conn) interrupted(ctx context.Context, query string) {
 		c.sever()
 		return
 	}
-	if c.tx == nil || !read(query).writes {
+	if c.tx == nil || !read(c.process.play.dialect, query).writes {
 		return
 	}
 	_ = c.locked(context.WithoutCancel(ctx), func(context.Context) error { // nobody to report an error to
@@ -102,10 +102,9 @@ func (c *conn) locked(ctx context.Context, act func(context.Context) error) erro
 
 // do makes a call at which faults can happen.
 func (c *conn) do(ctx context.Context, k kind, query string, act func(context.Context) error) error {
-	now := c.begun
+	now, said := c.begun, read(c.process.play.dialect, query)
 	c.begun = nil
 	if now == nil || now.text != query {
-		said := read(query)
 		if k == statement && c.tx == nil && said.writes {
 			k = write
 		}
@@ -118,10 +117,11 @@ func (c *conn) do(ctx context.Context, k kind, query string, act func(context.Co
 			return err
 		}
 	}
-	if c.aborted && query != "ROLLBACK" {
+	if c.aborted && query != "ROLLBACK" && !said.undoes { // the server knows the savepoints that were set before
 		return now.end(ctx, errAbort)
 	}
 	err := c.locked(ctx, act)
+	c.aborted = c.aborted && (err != nil || !said.undoes)
 	if errors.Is(err, driver.ErrSkip) {
 		c.begun = now // database/sql prepares the statement and calls again
 		return err

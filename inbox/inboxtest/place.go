@@ -31,6 +31,7 @@ type place struct {
 	countOutbox string
 
 	kept          *keptTables // a copy of what Prepare made, on a server
+	dialect       string      // that of the database
 	abortsOnError bool        // after an error a transaction refuses all statements
 
 	survivesInterrupts bool // a connection stays open after a statement was interrupted
@@ -64,6 +65,7 @@ func (p *place) look(ctx context.Context) error {
 		return err
 	}
 	p.countOutbox = d.Outbox.CountBacklog
+	p.dialect = d.Name
 	p.abortsOnError = d.Name == dialect.PostgresName
 	p.survivesInterrupts = d.Name == dialect.SQLiteName
 	store, err := inbox.NewStore(p.plain, inbox.Config{ //nolint:contextcheck // it takes none

@@ -59,7 +59,8 @@ type Scenario struct {
 	// Namespace must be that of the service's inbox.Config.
 	Namespace string
 
-	// Outside names the tables that a handler may write to outside of its transaction, with their schema or without.
+	// Outside names the tables that a handler may write to outside of its transaction, with their schema or without,
+	// in any case.
 	Outside []string
 
 	// Slow is the longest time for which an answer of the database is held back; it ends earlier if

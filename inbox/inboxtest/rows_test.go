@@ -1,0 +1,80 @@
+package inboxtest_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/millrace-go/millrace/inbox/inboxtest"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// A handler gets every result set of a query, and what the driver knows of its columns, as it does without the kit.
+func TestTheRowsOfAQuery(t *testing.T) {
+	for dialect, query := range map[string]string{
+		"mysql":    `SELECT CAST(7 AS DECIMAL(10, 2)) AS share; SELECT 'a' AS name UNION ALL SELECT 'b'`,
+		"postgres": `SELECT balance, CAST(1.5 AS NUMERIC(10, 2)) AS share, CAST('a' AS VARCHAR(7)) AS name FROM accounts`,
+		"sqlite":   `SELECT balance, 'a' AS name FROM accounts`,
+	} {
+		params := map[string][]string{"mysql": {"multiStatements", "true"}}
+		t.Run(dialect, func(t *testing.T) {
+			var want, got []any
+			s := accounts(handled(func(p *inboxtest.Process, msg *message.Message) (err error) {
+				got, err = described(msg.Context(), p.DB, query)
+				return errors.Join(err, addInTx(msg))
+			}))
+			prepare := s.Prepare
+			s.Prepare = func(ctx context.Context, db *sqlx.DB) error {
+				err := prepare(ctx, db)
+				if err == nil {
+					want, err = described(ctx, db, query)
+				}
+				return err
+			}
+			if dialect != "sqlite" {
+				db := testdb.On(t, dialect, testdb.Empty(), testdb.Params(params[dialect]...))
+				s.Databases = []inboxtest.Database{{Driver: db.Driver, DSN: db.DSN}}
+			}
+			inboxtest.Replay(t, s, "crash before m1 COMMIT")
+			assert.NotEmpty(t, want)
+			assert.Equal(t, want, got)
+		})
+	}
+}
+
+// described returns the types of the columns of each result set of a query, and how many rows it has.
+func described(ctx context.Context, db *sqlx.DB, query string) ([]any, error) {
+	rows, err := db.QueryContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close() //nolint:errcheck // only read from
+	var all []any
+	for more := true; more; more = rows.NextResultSet() {
+		types, err := rows.ColumnTypes()
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range types {
+			all = append(all, typeOf(c))
+		}
+		n := 0
+		for rows.Next() {
+			n++
+		}
+		all = append(all, n)
+	}
+	return all, rows.Err()
+}
+
+func typeOf(c *sql.ColumnType) []any {
+	nullable, knowsNullable := c.Nullable()
+	length, knowsLength := c.Length()
+	precision, scale, knowsScale := c.DecimalSize()
+	return []any{c.Name(), c.DatabaseTypeName(), c.ScanType().String(), nullable, knowsNullable, length, knowsLength, precision, scale, knowsScale}
+}
