@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -50,7 +51,9 @@ func (s *Store) Plugin() message.RouterPlugin {
 			s.work.routers.Delete(r)
 			return err
 		}
-		r.AddMiddleware(s.guard)
+		if _, guards := guarded.LoadOrStore(r, true); !guards { // for all Stores of the router: a second one would see each run twice
+			r.AddMiddleware(s.guard)
+		}
 		r.AddSubscriberDecorators(message.MessageTransformSubscriberDecorator(func(msg *message.Message) {
 			attend(msg)
 			original.Keep(msg)
@@ -88,6 +91,7 @@ func (s *Store) checkAtStart(ctx context.Context) error {
 // announces that it runs, but not that it has stopped, so runWith polls for that.
 func (s *Store) runWith(r *message.Router) {
 	defer s.work.routers.Delete(r)
+	defer guarded.Delete(r)
 	const look = 200 * time.Millisecond
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -116,6 +120,9 @@ func (s *Store) runWith(r *message.Router) {
 		s.log.Error("inbox: the background work ended", err, nil)
 	}
 }
+
+// guarded are the routers that have a guard.
+var guarded sync.Map
 
 // guard is the innermost middleware. It tells the inbox how the handler ended, or that it has not.
 func (s *Store) guard(next message.HandlerFunc) message.HandlerFunc {
