@@ -162,6 +162,6 @@ var errPanic = errors.New("the handler panicked")
 
 // What a middleware inside the inbox does to a run.
 var (
-	errRanAgain       = errors.New("it ran the handler again in the transaction of a run that succeeded")
+	errRanAgain       = errors.New("it ran the handler again in the same transaction")
 	errReturnedBefore = errors.New("it returned before the handler did")
 )

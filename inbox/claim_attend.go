@@ -12,14 +12,14 @@ import (
 	"github.com/millrace-go/millrace/internal/outage"
 )
 
-// attended is the key under which the context of a message says that its router has the plugin,
-// and so the guard.
+// attended is the key under which the context of a message has the message as a router with the
+// plugin, and so with the guard, got it.
 type attended struct{}
 
 // attend marks a message of a router that has the plugin. Messages of handlers added later are
 // marked too; those of another router are not, even if its handlers have the same names.
 func attend(msg *message.Message) {
-	msg.SetContext(context.WithValue(msg.Context(), attended{}, true))
+	msg.SetContext(context.WithValue(msg.Context(), attended{}, msg))
 }
 
 // unattended counts the messages refused because their router has no plugin.

@@ -124,12 +124,19 @@ func (s *Store) runWith(r *message.Router) {
 // guarded are the routers that have a guard.
 var guarded sync.Map
 
+// carried reports whether tx came with a context that was given to a publisher: it is that of
+// another delivery.
+func carried(tx *ambient.Tx, msg *message.Message) bool {
+	cl, is := tx.Owner.(*claim)
+	return is && cl.ctx.Value(attended{}) != msg.Context().Value(attended{})
+}
+
 // guard is the innermost middleware. It tells the inbox how the handler ended, or that it has not.
 func (s *Store) guard(next message.HandlerFunc) message.HandlerFunc {
 	alone := leaving.Nack(next) // without an inbox around it; an inbox nacks by itself, once its transaction has ended
 	return func(msg *message.Message) ([]*message.Message, error) {
 		tx := ambient.From(msg.Context())
-		if tx == nil {
+		if tx == nil || carried(tx, msg) {
 			msg.SetContext(context.WithValue(msg.Context(), guardPassed{}, true))
 			return alone(msg)
 		}

@@ -11,6 +11,7 @@ import (
 	wmcqrs "github.com/ThreeDotsLabs/watermill/components/cqrs"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -63,6 +64,25 @@ var orderBodies = []testdb.Body{
 		close(goOn)
 		require.Error(t, rig.Within(t, ended, "the handler returns"))
 		assert.Equal(t, 0, b.effects())
+	})},
+	{Name: "a context that is published", Why: "the next handler has no part in the transaction that it carries", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		channel := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true, OutputChannelBuffer: 1}, watermill.NopLogger{})
+		defer func() { assert.NoError(t, channel.Close()) }()
+		second := rig.NewRouter(b)
+		second.AddPlugin(b.store.Plugin())
+		mailed := make(chan struct{})
+		second.AddConsumerHandler("mails", "mails", channel, func(*message.Message) error { close(mailed); return nil })
+		rig.Run(b, second)
+		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
+			mail := message.NewMessageWithContext(msg.Context(), "mail", nil)
+			if err := channel.Publish("mails", mail); err != nil {
+				return nil, err
+			}
+			rig.Within(t, mailed, "the mail is handled")
+			return effect(msg)
+		}, millrace.Inbox{Store: b.store}.Middleware)
+		assert.True(t, s.deliver(newMessage("x")))
+		assert.Equal(t, 1, b.effects())
 	})},
 	{Name: "PoisonQueue outside", Why: "the failed run is rolled back, then the message is put away", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		queue := &rig.Publisher{}
