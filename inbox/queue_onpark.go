@@ -3,12 +3,14 @@ package inbox
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/dialect"
 )
 
 // tellParked calls OnPark. Call it for each message that the transaction makes wait for an
@@ -16,7 +18,8 @@ import (
 type tellParked func(msg *message.Message, reason string) error
 
 // write runs work in a transaction, in which work can call OnPark. If OnPark fails, write runs work
-// again without it: a message that cannot be announced is parked all the same.
+// again without it: a message that cannot be announced is parked all the same. If the database went
+// away meanwhile, write fails: the message is parked later, with its announcement.
 func (q *Queue) write(ctx context.Context, work func(tx *sqlx.Tx, tell tellParked) error) error {
 	if q.config.OnPark == nil {
 		return q.silently(ctx, work)
@@ -28,7 +31,13 @@ func (q *Queue) write(ctx context.Context, work func(tx *sqlx.Tx, tell tellParke
 		within := ambient.With(ctx, own)
 		return work(tx, func(msg *message.Message, reason string) error {
 			msg.SetContext(within)
-			return q.onPark(msg, reason)
+			err := q.onPark(msg, reason)
+			if err != nil {
+				if _, gone := tx.ExecContext(ctx, `SELECT 1`); dialect.Classify(gone) == dialect.Unavailable {
+					return fmt.Errorf("%w, while OnPark failed: %v", gone, err) //nolint:errorlint // the database is to blame
+				}
+			}
+			return err
 		})
 	})
 	if err == nil {

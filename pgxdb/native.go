@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -12,6 +13,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/lent"
 )
 
 // Errors of a transaction that [Tx] returned.
@@ -36,7 +38,7 @@ func Tx(ctx context.Context) (pgx.Tx, error) {
 		return nil, err
 	}
 	t := &native{ctx: ctx, tx: tx}
-	if err := t.with(ctx, func(c *pgx.Conn) error { t.conn = c; return nil }); err != nil {
+	if err := t.with(ctx, "BORROW", func(c *pgx.Conn) error { t.conn = c; return nil }); err != nil {
 		return nil, err
 	}
 	return t, nil
@@ -68,24 +70,23 @@ func (b *borrow) RewriteQuery(_ context.Context, c *pgx.Conn, _ string, _ []any)
 // Value is asked for by other drivers than those of pgx.
 func (*borrow) Value() (driver.Value, error) { return nil, errOtherDriver }
 
-// with calls use while nobody else uses the connection.
-func (t *native) with(ctx context.Context, use func(*pgx.Conn) error) error {
+// with calls use, which runs a statement, while nobody else uses the connection.
+func (t *native) with(ctx context.Context, statement string, use func(*pgx.Conn) error) error {
 	if t.busy.Load() {
 		return ErrBusy
 	}
-	return t.borrow(ctx, use)
+	return t.borrow(ctx, statement, use)
 }
 
-func (t *native) borrow(ctx context.Context, use func(*pgx.Conn) error) (err error) {
-	used := false
-	_, failed := t.tx.ExecContext(ctx, "", &borrow{func(c *pgx.Conn) {
-		used = true
-		err = use(c)
+func (t *native) borrow(ctx context.Context, statement string, use func(*pgx.Conn) error) error {
+	u := &lent.Use{Text: statement}
+	_, err := t.tx.ExecContext(lent.With(ctx, u), "", &borrow{func(c *pgx.Conn) {
+		u.Done, u.Err = true, use(c)
 	}})
-	if used {
-		return err
+	if u.Done {
+		return u.Err
 	}
-	return failed
+	return err
 }
 
 // Begin sets a savepoint, to which Rollback of the transaction that it returns goes back.
@@ -103,7 +104,7 @@ func (t *native) Conn() *pgx.Conn                { return t.conn }
 func (t *native) LargeObjects() pgx.LargeObjects { return pgx.LargeObjects{} }
 
 func (t *native) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
-	err = t.with(ctx, func(c *pgx.Conn) (err error) {
+	err = t.with(ctx, sql, func(c *pgx.Conn) (err error) {
 		tag, err = c.Exec(ctx, sql, args...)
 		return err
 	})
@@ -111,7 +112,7 @@ func (t *native) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.
 }
 
 func (t *native) Prepare(ctx context.Context, name, sql string) (plan *pgconn.StatementDescription, err error) {
-	err = t.with(ctx, func(c *pgx.Conn) (err error) {
+	err = t.with(ctx, "PREPARE "+sql, func(c *pgx.Conn) (err error) {
 		plan, err = c.Prepare(ctx, name, sql)
 		return err
 	})
@@ -119,7 +120,7 @@ func (t *native) Prepare(ctx context.Context, name, sql string) (plan *pgconn.St
 }
 
 func (t *native) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, source pgx.CopyFromSource) (n int64, err error) {
-	err = t.with(ctx, func(c *pgx.Conn) (err error) {
+	err = t.with(ctx, "COPY "+table.Sanitize()+" FROM STDIN", func(c *pgx.Conn) (err error) {
 		n, err = c.CopyFrom(ctx, table, columns, source)
 		return err
 	})
@@ -127,7 +128,7 @@ func (t *native) CopyFrom(ctx context.Context, table pgx.Identifier, columns []s
 }
 
 func (t *native) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	c, l, err := t.lend(ctx)
+	c, l, err := t.lend(ctx, sql)
 	if err != nil {
 		return &noRows{err: err}, err
 	}
@@ -150,13 +151,22 @@ func (t *native) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if failed := pgx.FailedBatchResults(b, ErrOwned); failed.Tx() != nil { // it would begin and commit a transaction
 		return failed
 	}
-	c, l, err := t.lend(ctx)
+	c, l, err := t.lend(ctx, statementsOf(b))
 	if err != nil {
 		return pgx.FailedBatchResults(b, err)
 	}
 	r := &batch{BatchResults: c.SendBatch(ctx, b), loan: l}
 	l.until(t.ctx, func() { _ = r.Close() }) //nolint:contextcheck // that of the transaction; whoever reads the results meets the error
 	return r
+}
+
+// statementsOf returns the statements of a batch.
+func statementsOf(b *pgx.Batch) string {
+	all := make([]string, len(b.QueuedQueries))
+	for i, q := range b.QueuedQueries {
+		all[i] = q.SQL
+	}
+	return strings.Join(all, "; ")
 }
 
 // nested is a transaction inside of one, made of a savepoint.
@@ -179,14 +189,14 @@ func (n *nested) end(ctx context.Context, how string) error {
 	return err
 }
 
-// lend borrows the connection until the loan is over.
-func (t *native) lend(ctx context.Context) (*pgx.Conn, *loan, error) {
+// lend borrows the connection for a statement until the loan is over.
+func (t *native) lend(ctx context.Context, statement string) (*pgx.Conn, *loan, error) {
 	if !t.busy.CompareAndSwap(false, true) {
 		return nil, nil, ErrBusy
 	}
 	lent, back, done := make(chan *pgx.Conn), make(chan struct{}), make(chan error, 1)
 	go func() {
-		done <- t.borrow(ctx, func(c *pgx.Conn) error {
+		done <- t.borrow(ctx, statement, func(c *pgx.Conn) error {
 			lent <- c
 			<-back
 			return nil

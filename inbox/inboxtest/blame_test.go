@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -128,6 +129,47 @@ func TestAReadOutside(t *testing.T) {
 		}))), "crash before m1 COMMIT")
 		assert.Empty(t, heard.String(), query)
 	}
+}
+
+// A handler without an inbox writes and publishes as it likes, also while another one has a transaction of the inbox. What its
+// context does not tell is not blamed on the other one.
+func TestTwoHandlersAtOnce(t *testing.T) {
+	db := testdb.On(t, "postgres", testdb.Empty())
+	heard := &heard{TB: t}
+	begun, noted := make(chan struct{}), make(chan struct{})
+	begin, note := sync.OnceFunc(func() { close(begun) }), sync.OnceFunc(func() { close(noted) })
+	s := ledger(accounts(func(p *inboxtest.Process, store *inbox.Store) error {
+		p.Router.AddConsumerHandler("book", "payments", p.Subscriber, func(msg *message.Message) error {
+			defer begin()
+			err := addInTx(msg)
+			begin()
+			<-noted
+			return err
+		}).AddMiddleware(millrace.Inbox{Store: store}.Middleware)
+		p.Router.AddConsumerHandler("note", "notes", p.Subscriber, func(msg *message.Message) error {
+			<-begun
+			defer note()
+			const insert = `INSERT INTO once (uuid, amount) VALUES ($1, 1) ON CONFLICT DO NOTHING`
+			_, err := p.DB.ExecContext(msg.Context(), insert, "with its context")
+			if err == nil {
+				_, err = p.DB.ExecContext(t.Context(), insert, "without it")
+			}
+			return errors.Join(err, p.Publisher.Publish("receipts", message.NewMessage("a receipt", nil)))
+		})
+		return nil
+	}))
+	s.Databases = []inboxtest.Database{{Driver: db.Driver, DSN: db.DSN}}
+	s.Inputs = append(s.Inputs, inboxtest.To("notes", message.NewMessage("a note", nil))...)
+	s.InFlight, s.Want = 3, 17
+	inboxtest.Replay(heard, s, "crash before m1 ACK")
+	assert.Empty(t, heard.String())
+}
+
+// A fault that does not happen proves nothing.
+func TestReplayOfAFaultThatDoesNotHappen(t *testing.T) {
+	heard := &heard{TB: t}
+	inboxtest.Replay(heard, accounts(right), "fail before m1 UPDATE account")
+	assert.Equal(t, "inboxtest: fail before m1 UPDATE account: the service makes no such call: take a fault that Faults lists", heard.String())
 }
 
 // A call is the handler's however deep its stack is: the transaction may be used there, and a publish before the commit is found there.

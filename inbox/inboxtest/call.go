@@ -124,7 +124,10 @@ const module = "github.com/millrace-go/millrace/"
 
 // Prefixes of functions: those between a call and its caller, those of Millrace, and all that are not the user's.
 var (
-	carriers  = []string{"database/sql.", "github.com/jmoiron/sqlx.", module + "inbox/inboxtest.", "runtime.", "sync."}
+	carriers = []string{
+		"database/sql.", "github.com/jmoiron/sqlx.", "github.com/jackc/pgx/", module + "pgxdb.", module + "mysqldb.",
+		module + "inbox/inboxtest.", "runtime.", "sync.",
+	}
 	millrace  = []string{module + "inbox.", module + "internal/", module + "middleware.", module + "outbox.", module + "pubsub.", module + "policy."}
 	libraries = slices.Concat(carriers, millrace, []string{"github.com/ThreeDotsLabs/"})
 )

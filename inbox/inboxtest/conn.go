@@ -8,6 +8,8 @@ import (
 	"net"
 	"sync"
 	"syscall"
+
+	"github.com/millrace-go/millrace/internal/lent"
 )
 
 // The errors that faults return to a process.
@@ -162,12 +164,32 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 		return nil, driver.ErrSkip
 	}
 	var result driver.Result
-	err := c.do(ctx, statement, query, func(ctx context.Context) error {
-		var err error
+	run := func(ctx context.Context) (err error) {
 		result, err = inner.ExecContext(ctx, query, args)
 		return err
-	})
+	}
+	if use := lent.Of(ctx); use != nil {
+		return nil, c.borrow(ctx, use, run)
+	}
+	err := c.do(ctx, statement, query, run)
 	return result, err
+}
+
+// borrow is do for the statement that runs on the borrowed connection. What borrows it fails in any case.
+func (c *conn) borrow(ctx context.Context, use *lent.Use, run func(context.Context) error) error {
+	var failed error
+	err := c.do(ctx, statement, use.Text, func(ctx context.Context) error {
+		failed = run(ctx)
+		if use.Done {
+			return use.Err
+		}
+		return failed
+	})
+	if !use.Done {
+		return err
+	}
+	use.Err = err
+	return failed
 }
 
 func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {

@@ -105,7 +105,7 @@ type publisher struct{ process *Process }
 // Publish returns once the broker has the messages.
 func (p publisher) Publish(topic string, messages ...*message.Message) error {
 	stack := callers()
-	p.process.wiring.published(topic, stack)
+	p.process.wiring.published(topic, messages, stack)
 	for _, msg := range messages {
 		now, err := p.process.begin(msg.Context(), call{kind: publish, what: "PUBLISH " + topic}, stack)
 		if err != nil {

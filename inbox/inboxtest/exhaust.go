@@ -83,7 +83,8 @@ func Random(t testing.TB, s Scenario, n int, seed uint64) {
 	stage.playAll(right, plans)
 }
 
-// Replay plays the scenario with the faults that a failed play printed.
+// Replay plays the scenario with the faults that a failed play printed. If none of them happens, t fails: the service
+// no longer makes the call.
 func Replay(t testing.TB, s Scenario, faults string) {
 	t.Helper()
 	parsed, err := parseSchedule(faults)
@@ -91,8 +92,8 @@ func Replay(t testing.TB, s Scenario, faults string) {
 		t.Fatalf("inboxtest: %v", err)
 	}
 	stage := newStage(t, s)
-	if right := stage.rehearse(); right != nil {
-		stage.playAll(right, []plan{{faults: parsed}})
+	if right := stage.rehearse(); right != nil && stage.playAll(right, []plan{{faults: parsed}}) == 0 {
+		t.Errorf("inboxtest: %s: the service makes no such call: take a fault that Faults lists", faults)
 	}
 }
 
@@ -254,11 +255,11 @@ const enough = 12
 // told is the number of failed plays that are reported in full.
 const told = 3
 
-// playAll plays every plan and compares the outcomes.
-func (st *stage) playAll(right *reference, plans []plan) {
+// playAll plays every plan, compares the outcomes, and returns how many faults happened.
+func (st *stage) playAll(right *reference, plans []plan) int64 {
 	st.t.Helper()
 	began := time.Now()
-	var missed, failed atomic.Int64
+	var missed, failed, happened atomic.Int64
 	failures := make([]string, len(plans))
 	work := make(chan int)
 	var actors sync.WaitGroup
@@ -274,6 +275,9 @@ func (st *stage) playAll(right *reference, plans []plan) {
 				}
 				if pl != nil && pl.happened < len(plans[i].faults) {
 					missed.Add(1)
+				}
+				if pl != nil {
+					happened.Add(int64(pl.happened))
 				}
 				if len(problems) > 0 {
 					failed.Add(1)
@@ -294,6 +298,7 @@ func (st *stage) playAll(right *reference, plans []plan) {
 	}
 	st.t.Logf("inboxtest: %d points, %d plays in %v; in %d of them a fault did not happen",
 		len(right.points), played, time.Since(began).Round(time.Millisecond), missed.Load())
+	return happened.Load()
 }
 
 // reportFindings reports each mistake in the wiring once.

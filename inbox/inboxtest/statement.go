@@ -44,7 +44,7 @@ func read(database, query string) *text {
 		if t.what == "WITH" {
 			verb = max(verb, parts.write()) // what it reads may stand before that
 		}
-		t.writes = parts.is(verb, writing...)
+		t.writes = parts.is(verb, writing...) || parts.is(verb, "COPY") && parts.has("STDIN")
 		t.table = parts.table(verb)
 		t.undoes = t.what == "ROLLBACK" && (parts.is(verb+1, "TO") || parts.is(verb+2, "TO")) // WORK or TRANSACTION may stand before
 	}
@@ -57,7 +57,7 @@ func read(database, query string) *text {
 
 var (
 	writing   = []string{"INSERT", "UPDATE", "DELETE", "REPLACE", "MERGE", "CREATE", "DROP", "ALTER", "TRUNCATE"}
-	direct    = []string{"INSERT", "UPDATE", "REPLACE", "MERGE", "TRUNCATE"} // the table follows the verb, or these words:
+	direct    = []string{"INSERT", "UPDATE", "REPLACE", "MERGE", "TRUNCATE", "COPY"} // the table follows the verb, or these words:
 	modifying = []string{"LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "IGNORE", "OR", "ROLLBACK", "ABORT", "REPLACE", "FAIL", "INTO", "TABLE"}
 	leading   = []string{"INTO", "UPDATE", "FROM", "JOIN", "TABLE"} // the table follows them, or these words:
 	existing  = []string{"ONLY", "IF", "NOT", "EXISTS"}
@@ -79,6 +79,15 @@ func (s parts) is(i int, words ...string) bool {
 }
 
 func (s parts) isName(i int) bool { return i >= 0 && i < len(s) && s[i].name }
+
+func (s parts) has(word string) bool {
+	for i := range s {
+		if s.is(i, word) {
+			return true
+		}
+	}
+	return false
+}
 
 // write returns where a statement that begins with WITH begins to write, or -1 if it only reads. The words are names elsewhere.
 func (s parts) write() int {

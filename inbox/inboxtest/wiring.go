@@ -38,15 +38,21 @@ func (f finding) String() string {
 type wiring struct {
 	process *Process
 
-	mu     sync.Mutex
-	claims map[*conn]*claimed // connections whose transaction has claimed a message
+	mu      sync.Mutex
+	claims  map[*conn]*claimed // connections whose transaction has claimed a message
+	running map[*run]struct{}
+}
+
+// run is a handler that runs.
+type run struct {
+	delivery *delivery // nil for a message that does not come from the broker
+	own      *claimed  // nil if it has no transaction of the inbox
 }
 
 // claimed is the inbox's transaction on a connection.
 type claimed struct {
 	delivery *delivery
 	runs     int    // of the handler
-	inside   bool   // the handler is running
 	failed   error  // what the handler returned
 	place    string // the last line at which the handler used the transaction
 	between  string // the middleware next to the handler, if it is not Millrace's
@@ -103,27 +109,61 @@ func (w *wiring) inHandler(stack []frame, ctx context.Context) bool {
 	if passes(stack, batchFrame) {
 		return true
 	}
-	if passes(stack, handlerFrame) || ctx.Value(workKey{}) == nil && deliveryOf(ctx) != nil {
-		for _, cl := range w.claims {
-			if cl.inside {
-				return true
-			}
+	if d := deliveryOf(ctx); d != nil {
+		return (passes(stack, handlerFrame) || ctx.Value(workKey{}) == nil) && w.runs(d)
+	}
+	return passes(stack, handlerFrame) && len(w.running) > 0 && w.allOwn()
+}
+
+// runs reports whether a handler with a transaction runs for d.
+func (w *wiring) runs(d *delivery) bool {
+	for r := range w.running {
+		if r.delivery == d && r.own != nil {
+			return true
 		}
 	}
 	return false
 }
 
-// published checks a message before it is sent to the broker.
-func (w *wiring) published(topic string, stack []frame) {
+// allOwn reports whether all handlers that run have a transaction. If not, it is not known whether a call without a
+// delivery is made in one.
+func (w *wiring) allOwn() bool {
+	for r := range w.running {
+		if r.own == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// published checks messages before they are sent to the broker.
+func (w *wiring) published(topic string, messages []*message.Message, stack []frame) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.claims) == 0 || !passes(stack, handlerFrame, module+"middleware.") || passes(stack, module+"outbox.") {
+	if !passes(stack, handlerFrame, module+"middleware.") || passes(stack, module+"outbox.") ||
+		!passes(stack, batchFrame) && !w.claimedFor(messages) {
 		return
 	}
 	w.found(finding{
 		what: "published to " + topic + " before the commit", place: w.blame(userOf(stack)),
 		cure: "The message goes out even if the transaction is rolled back: publish through outbox.Publisher, or return the message from the handler.",
 	})
+}
+
+// claimedFor reports whether messages are published by who has claimed a message, and not yet committed.
+func (w *wiring) claimedFor(messages []*message.Message) bool {
+	var from *delivery
+	for _, msg := range messages {
+		if d := deliveryOf(msg.Context()); d != nil {
+			from = d
+		}
+	}
+	for _, cl := range w.claims {
+		if from == nil && w.allOwn() || from != nil && cl.delivery == from {
+			return true
+		}
+	}
+	return false
 }
 
 // innermost is the innermost middleware, directly around each handler.
@@ -134,39 +174,54 @@ func (w *wiring) innermost(next message.HandlerFunc) message.HandlerFunc {
 		if err != nil {
 			return nil, err
 		}
-		own := w.enter(deliveryOf(ctx), callers())
+		r := w.enter(deliveryOf(ctx), callers())
+		defer w.over(r)
 		produced, err := next(msg)
-		w.leave(own, err)
+		w.leave(r, err)
 		return produced, now.end(ctx, err)
 	}
 }
 
-func (w *wiring) enter(d *delivery, stack []frame) *claimed {
+func (w *wiring) enter(d *delivery, stack []frame) *run {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	r := &run{delivery: d}
+	if w.running == nil {
+		w.running = map[*run]struct{}{}
+	}
+	w.running[r] = struct{}{}
 	for _, cl := range w.claims {
 		if cl.delivery != nil && cl.delivery == d {
+			r.own = cl
 			cl.runs++
-			cl.inside, cl.failed, cl.between = true, nil, nextTo(stack)
+			cl.failed, cl.between = nil, nextTo(stack)
 			if cl.runs > 1 {
 				w.found(finding{
 					what: "the handler runs again in the transaction in which it failed", place: w.blame(cl.place), around: true,
 					cure: "A middleware between Inbox and the handler" + cl.between + " repeats it: add Retry and the like to the router before Inbox.",
 				})
 			}
-			return cl
+			break
 		}
 	}
-	return nil
+	return r
 }
 
-func (w *wiring) leave(own *claimed, err error) {
+// over ends a run, also of a handler that panics.
+func (w *wiring) over(r *run) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	delete(w.running, r)
+}
+
+func (w *wiring) leave(r *run, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	own := r.own
 	if own == nil {
 		return
 	}
-	own.inside, own.failed = false, err
+	own.failed = err
 	select {
 	case <-own.delivery.msg.Acked():
 		w.found(finding{

@@ -3,8 +3,10 @@ package durable_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -93,6 +95,28 @@ var parkingBodies = []testdb.Body{
 		assert.True(t, s.deliver(msg))
 		rig.Eventually(b, "it waits for an operator", func() bool { return b.open(admin.FailedTerminal) == 1 })
 		assert.Equal(t, 0, b.effects(msg), "what OnPark did is undone")
+	})},
+	{Name: "a dead letter while the database goes away", Why: "the message is parked later, with its letter", Run: inBothModes(func(t *testing.T, b *bed, mode pubsub.Mode) {
+		letters := rig.NewOutbox(t, b.db.DB, outbox.Config{})
+		durable := quick(b.store)
+		durable.Mode, durable.Lease = mode, time.Second
+		var once sync.Once
+		durable.OnPark = func(msg *message.Message, _ string) error {
+			var err error
+			once.Do(func() {
+				if kill := map[string]string{"postgres": `SELECT pg_terminate_backend(pg_backend_pid())`, "mysql": `KILL CONNECTION_ID()`}[b.db.Dialect]; kill != "" {
+					err = errors.Join(errBoom, rig.Exec(msg.Context(), kill))
+				}
+			})
+			if err != nil {
+				return err
+			}
+			return letters.Publish("dead", msg)
+		}
+		msg := newMessage()
+		s := b.inboxed(durable, func(*message.Message) error { return inbox.Terminal(errBoom) })
+		rig.Eventually(b, "it waits for an operator", func() bool { return s.deliver(msg) && b.open(admin.FailedTerminal) == 1 })
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_outbox WHERE uuid = ?`, msg.UUID))
 	})},
 	{Name: "what a handler is told of its delivery", Why: "attempt and arrival are in the context", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		began := time.Now()
