@@ -116,7 +116,7 @@ func (b *bed) rows() int { return b.count(`SELECT COUNT(*) FROM millrace_message
 // does. A test in which one is to lapse makes it shorter.
 func quick(store *inbox.Store) pubsub.Durable {
 	return pubsub.Durable{
-		Store: store, Consumer: consumer, Poll: 100 * time.Millisecond, Lease: 20 * time.Second,
+		Store: store, Consumer: consumer, Poll: 100 * time.Millisecond, Lease: time.Minute,
 		MinBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond,
 	}
 }
