@@ -113,7 +113,7 @@ CHAOS_TIME ?= 10m
 .PHONY: chaos
 chaos: ## kill and freeze all parts of a pipeline for CHAOS_TIME (10m) on each database, with CHAOS_SEED
 	@$(services); export MILLRACE_CHAOS_TIME=$(CHAOS_TIME) MILLRACE_CHAOS_SEED=$(CHAOS_SEED); \
-	go test -count=1 -timeout 10h ./tests/chaos
+	go test -v -count=1 -timeout 10h ./tests/chaos
 
 .PHONY: mutants
 mutants: ## break the rules of Millrace one by one: a test must notice each
