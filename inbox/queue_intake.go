@@ -69,7 +69,7 @@ func (q *Queue) PutOpen(ctx context.Context, topic string, msgs ...*message.Mess
 		q.meet(msg) //nolint:contextcheck // the message has its own
 		a, err := q.arrival(topic, msg)
 		if err != nil {
-			return nil, q.explain(fmt.Sprintf("store message %q", msg.UUID), err)
+			return nil, q.explain(fmt.Sprintf("store message %q", msg.UUID), fmt.Errorf("%w: %w", errNotIdentified, err))
 		}
 		all = append(all, a)
 	}
@@ -86,6 +86,13 @@ func (q *Queue) PutOpen(ctx context.Context, topic string, msgs ...*message.Mess
 		}
 	}
 	return handled, nil
+}
+
+// Unanswered reports whether Put failed because the database is away, or, in a queue with an OrderKey, did not answer in
+// time: a message that is given back to its source then would come again behind later ones of its key.
+func (q *Queue) Unanswered(err error) bool {
+	late := errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, errNotIdentified)
+	return saysOf(err).Down() || late && q.config.OrderKey != nil
 }
 
 func (q *Queue) put(ctx context.Context, all []*arrival) error {

@@ -157,6 +157,13 @@ func (i *intake) storeBatch(ctx context.Context, batch []*message.Message) {
 		if len(batch) > 1 {
 			handled, err = i.put(ctx, msg)
 		}
+		for tries := 1; i.queue.Unanswered(err) && ctx.Err() == nil; tries++ {
+			if tries == 1 {
+				i.log(msg).Error("pubsub: a message could not be stored; it waits, unacked, for the database", err, nil)
+			}
+			rest(ctx, min(i.Poll, afterError))
+			handled, err = i.put(ctx, msg)
+		}
 		if err == nil {
 			i.acked(ctx, batch[n:n+1], handled)
 			continue
@@ -189,8 +196,11 @@ func (i *intake) put(ctx context.Context, msgs ...*message.Message) (handled []*
 }
 
 // calm waits before a nack, so that the source does not redeliver in a tight loop.
-func (i *intake) calm(ctx context.Context) {
-	timer := time.NewTimer(i.queue.Config().MinBackoff)
+func (i *intake) calm(ctx context.Context) { rest(ctx, i.queue.Config().MinBackoff) }
+
+// rest waits until ctx ends, at most for a time.
+func rest(ctx context.Context, most time.Duration) {
+	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -83,21 +83,48 @@ var leaseBodies = []testdb.Body{
 			msg := newMessage()
 			assert.True(t, s.deliver(msg))
 			rig.Within(t, entered, "the handler has it")
-			says := func(text string) func() bool {
-				return func() bool {
-					return slices.ContainsFunc(events.Logs(), func(line string) bool { return strings.Contains(line, text) })
-				}
-			}
 			wire.Cut()
-			rig.Eventually(b, "the database is missed", says("stored messages could not be fetched"))
+			rig.Eventually(b, "the database is missed", says(events, "stored messages could not be fetched"))
 			rig.Eventually(b, "the lease has lapsed", func() bool {
 				return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE due_at < ?`, time.Now().UnixMicro()) == 1
 			})
 			wire.Mend()
-			rig.Eventually(b, "the database is back", says("stored messages are fetched again"))
+			rig.Eventually(b, "the database is back", says(events, "stored messages are fetched again"))
 			close(goOn)
 			rig.Eventually(b, "it is handled, or parked", func() bool { return b.rows() == b.open(admin.Parked) })
 			assert.Equal(t, []int{1, 0}, []int{runs.of(msg), b.rows()})
+		})},
+	{Name: "an outage while messages of an order key arrive", Why: "they wait at their source: given back, they would be overtaken",
+		Run: wired(func(t *testing.T, b *bed, wire *servers.Wire, durable pubsub.Durable, events *rig.Events) {
+			durable.OrderKey = func(*message.Message) (string, error) { return "a", nil }
+			var mu sync.Mutex
+			var handled []string
+			s := b.start(durable, silent(func(msg *message.Message) error {
+				mu.Lock()
+				defer mu.Unlock()
+				handled = append(handled, msg.UUID)
+				return nil
+			}))
+			first := newMessage()
+			assert.True(t, s.deliver(first))
+			rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
+			wire.Cut()
+			all := newMessages(5)
+			for _, msg := range all {
+				s.source.Send(b, msg)
+			}
+			rig.Eventually(b, "the database is missed", says(events, "a message could not be stored"))
+			wire.Mend()
+			for _, msg := range all {
+				for c := msg; !rig.Answer(b, c); { // a broker delivers it again, behind the others
+					c = msg.Copy()
+					s.source.Send(b, c)
+				}
+			}
+			rig.Eventually(b, "all are handled", func() bool { return b.rows() == 0 })
+			mu.Lock()
+			defer mu.Unlock()
+			assert.Equal(t, uuids(append([]*message.Message{first}, all...)), handled)
 		})},
 	{Name: "a row that a dead session holds", Why: "the leases of the others are renewed", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		if b.db.Dialect == "sqlite" {
@@ -220,6 +247,13 @@ func (b *bed) toldAgain(durable pubsub.Durable, events *rig.Events, leave, comeB
 func (b *bed) wire() *servers.Wire {
 	b.Helper()
 	return servers.Proxy(b, regexp.MustCompile(`[\w.]+:\d+\b`).FindString(b.db.DSN[strings.LastIndex(b.db.DSN, "@"):]))
+}
+
+// says asks whether the service has logged a text.
+func says(events *rig.Events, text string) func() bool {
+	return func() bool {
+		return slices.ContainsFunc(events.Logs(), func(line string) bool { return strings.Contains(line, text) })
+	}
 }
 
 // wired is a body for a Durable at the end of a wire, whose log is in events.
