@@ -39,7 +39,7 @@ func (f Filter) validate() error {
 		return fmt.Errorf("filter: %s is not one of the constants", f.Status)
 	}
 	if f.ErrorGroup < 0 {
-		return fmt.Errorf("filter: ErrorGroup %d is negative", f.ErrorGroup)
+		return fmt.Errorf("filter: ErrorGroup %d is no group of errors: choose messages without an error by their IDs", f.ErrorGroup)
 	}
 	return nil
 }

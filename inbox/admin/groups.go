@@ -16,7 +16,7 @@ import (
 
 // FailureGroup is a group of messages whose last errors have one shape.
 type FailureGroup struct {
-	ErrorGroup int64  // as [Filter] takes it
+	ErrorGroup int64  // as [Filter] takes it, or NoError
 	Shape      string // of the errors, with question marks where they differ
 	Error      string // the error of the message that was received last
 	Messages   int
@@ -66,11 +66,14 @@ func (a *Admin) FailureGroups(ctx context.Context, f Filter) ([]FailureGroup, er
 }
 
 // StuckGroups returns the groups of messages that wait for an operator, the most frequent first.
-// Messages without an error, such as collisions, are the group 0, whose Error is the reason of the
-// message that was received last. StuckGroups reads the newest look rows of each consumer and state.
+// Messages without an error, such as collisions, are the group [NoError], whose Error is the reason of
+// the message that was received last. StuckGroups reads the newest look rows of each consumer and state.
 func (a *Admin) StuckGroups(ctx context.Context, look int) ([]FailureGroup, error) {
 	return a.failureGroups(ctx, Filter{}, grouping{states: []Status{FailedTerminal, Parked}, look: look, rest: true})
 }
+
+// NoError is the group of messages without an error. No Filter takes it: 0 would select all messages.
+const NoError = -1
 
 // grouping says which rows are grouped.
 type grouping struct {
@@ -190,6 +193,9 @@ func (a *Admin) exemplify(ctx context.Context, groups []FailureGroup, examples m
 	for i := range groups {
 		groups[i].Error = errors[groups[i].ErrorGroup]
 		groups[i].Shape = stored.Shape(groups[i].Error)
+		if groups[i].ErrorGroup == 0 {
+			groups[i].ErrorGroup = NoError
+		}
 	}
 	return nil
 }

@@ -69,27 +69,24 @@ func (a *Admin) sendBack(ctx context.Context, row stored.Message, to message.Pub
 		return errors.New("not in a handler's transaction: the message would arrive before its commit")
 	}
 	if keycode.IsKeyless(row.MessageID) {
-		return errors.New("it has no key, so its copy would not be recognised: " +
-			"put pubsub.Durable before its handler, or discard it and publish it by hand")
+		return unsendable("it has no key, so its copy would not be recognised")
 	}
 	key, err := inbox.Internals{}.ParseKey(string(row.KeySource))
 	if err != nil {
-		return err
+		return &unsendableError{err}
 	}
 	if key.ByPlace() {
-		return errors.New("its key is its place in a log, and it would get another place: " +
-			"put pubsub.Durable before its handler, or discard it and publish it by hand")
+		return unsendable("its key is its place in a log, and it would get another place")
 	}
 	m, err := a.whole(ctx, row)
-	if err == nil {
-		err = m.Unreadable
-	}
 	if err != nil {
 		return err
 	}
+	if m.Unreadable != nil {
+		return &unsendableError{m.Unreadable}
+	}
 	if m.Topic == "" {
-		return errors.New("it came without a router, so its topic is not known: " +
-			"put pubsub.Durable before its handler, or discard it and publish it by hand")
+		return unsendable("it came without a router, so its topic is not known")
 	}
 	if err := a.rows.Write(ctx, due); err != nil {
 		return err
@@ -97,10 +94,28 @@ func (a *Admin) sendBack(ctx context.Context, row stored.Message, to message.Pub
 	msg := message.NewMessage(m.UUID, m.Payload)
 	msg.Metadata = m.Metadata
 	if err := to.Publish(m.Topic, msg); err != nil {
-		return fmt.Errorf("publish to %q: %w", m.Topic, err)
+		return &unsentError{m.Topic, err}
 	}
 	return nil
 }
+
+// An unsendableError says why a message cannot be sent back, which says nothing about others.
+type unsendableError struct{ error }
+
+func (e *unsendableError) Unwrap() error { return e.error }
+
+func unsendable(why string) error {
+	return &unsendableError{errors.New(why + ": put pubsub.Durable before its handler, or discard it and publish it by hand")}
+}
+
+// An unsentError says that the publisher refused a message that was due by then.
+type unsentError struct {
+	topic string
+	cause error
+}
+
+func (e *unsentError) Error() string { return fmt.Sprintf("publish to %q: %v", e.topic, e.cause) }
+func (e *unsentError) Unwrap() error { return e.cause }
 
 // Discard closes a message that is parked or failed terminally: it counts as completed, and no
 // delivery of it runs the handler. Messages that a version gate holds behind it stay held until

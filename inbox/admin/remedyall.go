@@ -40,9 +40,9 @@ type Pace struct {
 // Status, it takes messages that wait for an operator: PARKED and FAILED_TERMINAL. If f has no
 // ReceivedUntil, it takes messages that were stored before the call. It takes each message once, so
 // it ends even if some fail again. It works in batches and skips messages that somebody else
-// changed meanwhile, and rows that it cannot read, of which it returns an error at the end. It returns
-// the number of messages that will be handled now, also with an error or at the end of ctx: another
-// call does the rest. The audit has one entry of it for each consumer, see [Admin.AuditMessages].
+// changed meanwhile, and those that it cannot read or send back, of which it returns an error at the
+// end. A message that to refuses waits for an operator again. RetryAll returns the number of messages
+// that will be handled now, also with an error or at the end of ctx: another call does the rest. The audit has one entry of it for each consumer, see [Admin.AuditMessages].
 func (a *Admin) RetryAll(ctx context.Context, f Filter, by Operator, to message.Publisher, pace Pace) (retried int, err error) {
 	bulk := pace.bulk(by, stored.Retry, f.String())
 	retried, err = a.forAll(ctx, f, by, pace, Status.Retryable, func(rows []stored.Message) (int, error) {
@@ -139,13 +139,20 @@ func (a *Admin) forAll(
 		})
 		n, err := work(rows)
 		done += n
+		var left *unsendableError
+		if errors.As(err, &left) {
+			unread, err = cmp.Or(unread, err), nil
+		}
+		if err == nil {
+			*pace.Mark = ids[len(ids)-1]
+		}
 		if pace.Progress != nil {
 			pace.Progress(done)
 		}
 		if err != nil {
 			return done, err
 		}
-		if *pace.Mark = ids[len(ids)-1]; len(ids) < batch {
+		if len(ids) < batch {
 			return done, unread
 		}
 		if err := pace.wait(ctx, began, done); err != nil {
@@ -180,9 +187,12 @@ func (p Pace) wait(ctx context.Context, began time.Time, done int) error {
 }
 
 // retryBatch makes the messages due that a queue serves, all at once, and sends back the others one
-// by one, so that a failure to publish concerns one message only.
+// by one, so that a failure to publish concerns one message only. It returns an unsendableError if it
+// did all others.
 func (a *Admin) retryBatch(ctx context.Context, rows []stored.Message, bulk stored.Bulk, to message.Publisher) (done int, err error) {
 	served := make(map[stored.Name]bool)
+	var left error
+	var unsendable *unsendableError
 	var due []stored.Message
 	for _, row := range rows {
 		live, known := served[row.Of()]
@@ -202,6 +212,8 @@ func (a *Admin) retryBatch(ctx context.Context, rows []stored.Message, bulk stor
 		switch err := a.sendBackWhole(ctx, row, bulk, to); {
 		case err == nil:
 			done++
+		case errors.As(err, &unsendable):
+			left = cmp.Or(left, explain(&row, "retry", err))
 		case !stored.IsConflict(err):
 			return done, explain(&row, "retry", err)
 		}
@@ -214,7 +226,7 @@ func (a *Admin) retryBatch(ctx context.Context, rows []stored.Message, bulk stor
 			a.inbox.Wake(name)
 		}
 	}
-	return done + n, err
+	return done + n, cmp.Or(err, left)
 }
 
 // batchTime limits the time of a batch, or of a single message.
@@ -226,16 +238,24 @@ func begun(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), batchTime)
 }
 
-// sendBackWhole is sendBack, which finishes even if ctx ends.
+// sendBackWhole is sendBack, which finishes even if ctx ends. If the publisher refuses the message, it waits for an
+// operator again.
 func (a *Admin) sendBackWhole(ctx context.Context, row stored.Message, bulk stored.Bulk, to message.Publisher) error {
-	ctx, cancel := begun(ctx)
+	sending, cancel := begun(ctx)
 	defer cancel()
-	return a.sendBack(ctx, row, to, func(tx *sqlx.Tx) error {
-		if err := a.rows.SetDue(ctx, tx, bulk.By, stored.Retry, &row); err != nil {
+	err := a.sendBack(sending, row, to, func(tx *sqlx.Tx) error {
+		if err := a.rows.SetDue(sending, tx, bulk.By, stored.Retry, &row); err != nil {
 			return err
 		}
-		return a.rows.AuditBulk(ctx, tx, bulk, row)
+		return a.rows.AuditBulk(sending, tx, bulk, row)
 	})
+	var unsent *unsentError
+	if !errors.As(err, &unsent) {
+		return err
+	}
+	undoing, cancel := begun(ctx)
+	defer cancel()
+	return errors.Join(err, a.rows.Write(undoing, func(tx *sqlx.Tx) error { return a.rows.UndoRetry(undoing, tx, bulk.By, &row) }))
 }
 
 // inBatch applies one to all rows in one transaction, which records them as part of bulk. If somebody

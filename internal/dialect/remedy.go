@@ -22,6 +22,7 @@ type Remedy struct {
 	GroupFailure     string
 
 	RetryMessage   string // takes 1 to have the message handled although it was replayed, else 0
+	UndoRetry      string // of a message that could not be sent back
 	ReplacePayload string
 	ReplaceHash    string
 
@@ -90,6 +91,10 @@ var commonRemedy = Remedy{
 		UPDATE millrace_messages
 		SET status = 4, attempts = 0, reason = ?, reason_code = 0, allowed = allowed | ?, due_at = {now}
 		WHERE consumer = ? AND message_id = ? AND status + 0 = ? AND lease_token = 0`,
+	UndoRetry: `
+		UPDATE millrace_messages
+		SET status = ?, attempts = ?, reason = ?, reason_code = ?, due_at = ?
+		WHERE consumer = ? AND message_id = ? AND status + 0 = 4 AND attempts = 0 AND lease_token = 0`,
 	ReplacePayload: `
 		UPDATE millrace_messages
 		SET payload = ?, payload_form = ?, payload_ref = ?, payload_hash = ?

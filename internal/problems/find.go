@@ -159,7 +159,7 @@ func (f *finder) stuck(ctx context.Context) error {
 	groups, err := f.ops.StuckGroups(ctx, max(leastStuck, mostStuck/parts))
 	for _, g := range groups {
 		p := Problem{
-			Kind: Stuck, Group: g.ErrorGroup, Count: admin.Count{N: g.Messages, AtLeast: g.AtLeast}, Since: f.now.Sub(g.First),
+			Kind: Stuck, Group: max(0, g.ErrorGroup), Count: admin.Count{N: g.Messages, AtLeast: g.AtLeast}, Since: f.now.Sub(g.First),
 			What: strings.Join(g.Consumers, ", ") + ": " + cmp.Or(g.Shape, "no error is noted"), Error: g.Error,
 		}
 		if len(g.Consumers) == 1 {

@@ -134,6 +134,17 @@ func (r *Rows) SetDue(ctx context.Context, tx *sqlx.Tx, by Operator, action stri
 	return err
 }
 
+// UndoRetry puts a message whose retry could not be sent back as it was, unless a copy was tried meanwhile, and records
+// that.
+func (r *Rows) UndoRetry(ctx context.Context, tx *sqlx.Tx, by Operator, row *Message) error {
+	undone, err := database.Affected(tx.ExecContext(ctx, r.Dialect.Remedy.UndoRetry,
+		row.Status, row.Attempts, row.Reason, row.ReasonCode, row.DueAt, row.Consumer, row.MessageID))
+	if err != nil || undone == 0 {
+		return err
+	}
+	return r.Audit(ctx, tx, by, "undo retry", row)
+}
+
 // Served reports whether a queue serves the consumer of row.
 func (r *Rows) Served(ctx context.Context, row *Message) (bool, error) {
 	c, err := r.Consumer(ctx, string(row.Name), row.Epoch)

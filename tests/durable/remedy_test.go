@@ -3,6 +3,7 @@ package durable_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -129,6 +130,49 @@ var remedyBodies = []testdb.Body{
 		assert.Equal(t, 1, n)
 		assert.Len(t, sent["orders"], 2)
 		assert.Equal(t, 2, b.audited("retry"))
+	})},
+	{Name: "many are sent back, and some cannot be", Why: "the others are, and what the publisher refuses waits for an operator again",
+		Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+			s, _ := b.stuck(3)
+			require.NoError(t, s.router.Close())
+			b.unserve()
+			b.db.Do(t, `UPDATE millrace_messages SET topic = ? WHERE id = ?`, []byte{}, b.find(admin.Filter{})[0].ID)
+			before, ops, broker := b.find(admin.Filter{}), admin.New(b.store), &rig.Publisher{}
+			broker.FailWith(errBoom)
+			n, err := ops.RetryAll(t.Context(), admin.Filter{}, ada, broker, admin.Pace{})
+			require.ErrorIs(t, err, errBoom)
+			assert.Zero(t, n)
+			assert.Equal(t, before, b.find(admin.Filter{}))
+			assert.Equal(t, []int{1, 1}, []int{b.audited("retry"), b.audited("undo retry")})
+			broker.FailWith(nil)
+			n, err = ops.RetryAll(t.Context(), admin.Filter{}, ada, broker, admin.Pace{})
+			require.ErrorContains(t, err, "its topic is not known")
+			assert.Equal(t, 2, n)
+			assert.Len(t, broker.Messages(), 2)
+		})},
+	{Name: "a call for many whose Progress panics", Why: "Mark is behind the batch that is done", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.stuck(2)
+		var mark int64
+		last := b.find(admin.Filter{})[1].ID
+		assert.Panics(t, func() {
+			_, _ = admin.New(b.store).DiscardAll(t.Context(), admin.Filter{}, ada, admin.Pace{Mark: &mark, Progress: func(int) { panic(errBoom) }})
+		})
+		assert.Equal(t, last, mark)
+		assert.Zero(t, b.rows())
+	})},
+	{Name: "messages without an error", Why: "they are a group to see, and not one to choose: that would be all messages", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.stuck(2)
+		ops := admin.New(b.store)
+		b.db.Do(t, `UPDATE millrace_messages SET error_group = NULL WHERE id = ?`, b.find(admin.Filter{})[0].ID)
+		groups, err := ops.StuckGroups(t.Context(), 100)
+		require.NoError(t, err)
+		require.Len(t, groups, 2)
+		rest := slices.IndexFunc(groups, func(g admin.FailureGroup) bool { return g.ErrorGroup == admin.NoError })
+		require.NotEqual(t, -1, rest)
+		assert.Equal(t, 1, groups[rest].Messages)
+		_, err = ops.DiscardAll(t.Context(), admin.Filter{ErrorGroup: groups[rest].ErrorGroup}, ada, admin.Pace{})
+		require.ErrorContains(t, err, "no group of errors")
+		assert.Equal(t, 2, b.rows())
 	})},
 	{Name: "a group of failures", Why: "found by the shape of its errors, and tried again or discarded as one", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s, msgs := b.stuck(130)
