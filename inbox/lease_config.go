@@ -79,5 +79,5 @@ type leaseConsumer struct {
 	config LeaseConfig
 	turns  *turns.Turns // one for all handlers of the consumer
 	heart  heart
-	pace   pace // of messages without a key
+	pace   pace // of refused messages
 }

@@ -120,7 +120,7 @@ func (c *leaseConsumer) acquire(msg *message.Message) (*leaseDelivery, error) {
 		return nil, l.fail(err)
 	}
 	if !l.enter() {
-		l.interrupted(ErrClosed)
+		l.reject(ErrClosed)
 		return nil, ErrClosed
 	}
 	defer func() {
@@ -134,7 +134,7 @@ func (c *leaseConsumer) acquire(msg *message.Message) (*leaseDelivery, error) {
 		return l, nil
 	}
 	if err := l.obtain(); err != nil {
-		l.interrupted(err)
+		l.unobtained(err)
 		return nil, l.fail(err)
 	}
 	return l, nil
@@ -173,6 +173,24 @@ func (l *leaseDelivery) interrupted(cause error) {
 	if a := deliveredBy(l.ctx); a != nil {
 		a.interrupted(cause)
 	}
+}
+
+// reject is interrupted, and delays the nack of a message that no queue delivers, because many
+// sources redeliver it at once.
+func (l *leaseDelivery) reject(cause error) {
+	l.interrupted(cause)
+	if deliveredBy(l.ctx) == nil && l.ctx.Err() == nil && !errors.Is(cause, errLeaseAnswered) {
+		l.consumer.pace.wait(l.ctx)
+	}
+}
+
+// unobtained is reject, unless a wait for the store or for a copy has delayed the nack already.
+func (l *leaseDelivery) unobtained(cause error) {
+	if errors.Is(cause, ErrUnavailable) || errors.Is(cause, ErrInProgress) {
+		l.interrupted(cause)
+		return
+	}
+	l.reject(cause)
 }
 
 // fail names the message in err.
@@ -224,18 +242,15 @@ type noKeyError struct{ error }
 
 func (e *noKeyError) Unwrap() error { return e.error }
 
-// notIdentified reports why the handler does not run. A message without a key goes back to its
-// source after a pause, because many sources redeliver it at once.
+// notIdentified reports why the handler does not run.
 func (l *leaseDelivery) notIdentified(err error) {
 	var none *noKeyError
-	if !errors.As(err, &none) {
-		l.interrupted(err)
-		return
+	if errors.As(err, &none) {
+		l.observe(KindFailed, ReasonNoKey, err)
+		if a := deliveredBy(l.ctx); a != nil {
+			a.failed(l.ctx, err, nil)
+			return
+		}
 	}
-	l.observe(KindFailed, ReasonNoKey, err)
-	if a := deliveredBy(l.ctx); a != nil {
-		a.failed(l.ctx, err, nil)
-		return
-	}
-	l.consumer.pace.wait(l.ctx)
+	l.reject(err)
 }

@@ -18,7 +18,8 @@ import (
 // Leases returns leases kept in the Store's tables, for handlers of the same service that have no
 // transaction. It returns the same value each time. They report to the Store's logger and observers;
 // [Store.Run] removes those that ended. A consumer of leases and a consumer of the inbox never see
-// each other's messages, whatever their names.
+// each other's messages, whatever their names. But their [ID] and [Step] go by the name: if a consumer
+// moves from one to the other, no effect is repeated. Give two that exist side by side different names.
 func (s *Store) Leases() *Leases {
 	s.leasesOnce.Do(func() {
 		s.leases = NewLeases(&sqlLeases{store: s}, LeasesConfig{Logger: s.log, Observers: s.config.Observers})

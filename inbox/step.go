@@ -13,7 +13,8 @@ import (
 // Step is an effect that a handler has outside its transaction: a payment, an e-mail, a file.
 // [Step.Run] records the intent before it calls Do, and the result afterwards, each in a
 // transaction of its own. A retry, a redelivery, a replay or another process then gets the
-// stored result, and Do is not called.
+// stored result, and Do is not called. The steps of a message go by [ID], which middleware.Inbox and
+// middleware.Deduplicate share if their consumers have one name.
 //
 // A step runs only where no transaction is open: in a handler of middleware.Deduplicate whose
 // Claims are those of a Store, or in Inbox.Before. In a handler of middleware.Inbox, Run returns

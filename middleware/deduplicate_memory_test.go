@@ -191,6 +191,43 @@ func (d *down) Acquire(ctx context.Context, key lease.Key, token int64, lasting 
 	return d.counting.Acquire(ctx, key, token, lasting)
 }
 
+// What the store refuses, or Deduplicate itself, goes back to its source after pauses that grow.
+func TestDeduplicatePausesBeforeItNacksWhatIsRefused(t *testing.T) {
+	broken := millrace.Deduplicate{Claims: inbox.NewLeases(refusing{&lease.Memory{}}, inbox.LeasesConfig{}), Consumer: "mailer"}
+	twice := millrace.Deduplicate{Claims: memoryLeases(), Consumer: "mailer"}
+	keyless := millrace.Deduplicate{Claims: memoryLeases(), Consumer: "mailer", Key: inbox.ByMetadata("order")}
+	unanswered := millrace.Deduplicate{Claims: memoryLeases(), Consumer: "mailer", Key: inbox.ByFunc("asks",
+		func(*message.Message) (string, error) { return "", inbox.ErrUnavailable })}
+	for name, mw := range map[string]message.HandlerMiddleware{
+		"the store refuses": broken.Middleware,
+		"it stands twice":   func(h message.HandlerFunc) message.HandlerFunc { return twice.Middleware(twice.Middleware(h)) },
+		"no key":            keyless.Middleware,
+		"no answer":         unanswered.Middleware,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := mw(func(*message.Message) ([]*message.Message, error) { return nil, nil })
+				pauses := make([]time.Duration, 10)
+				for i := range pauses {
+					began := time.Now()
+					require.Error(t, send(h, "a"))
+					pauses[i] = time.Since(began)
+				}
+				require.GreaterOrEqual(t, pauses[0], 50*time.Millisecond)
+				require.Less(t, pauses[0], 100*time.Millisecond)
+				require.GreaterOrEqual(t, pauses[9], 2500*time.Millisecond)
+				require.Less(t, pauses[9], 5*time.Second)
+			})
+		})
+	}
+}
+
+type refusing struct{ lease.Store }
+
+func (refusing) Acquire(context.Context, lease.Key, int64, time.Duration) (lease.State, error) {
+	return lease.State{}, errors.New("no such table")
+}
+
 // What was handled but cannot be confirmed is returned, and counted.
 func TestDeduplicateReportsThatAKeyCannotBeConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

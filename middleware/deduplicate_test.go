@@ -54,6 +54,8 @@ func TestDeduplicateReportsWrongSettingsOnEveryMessage(t *testing.T) {
 	require.Len(t, log.Captured()[watermill.ErrorLogLevel], 1)
 
 	require.ErrorContains(t, millrace.Deduplicate{}.Validate(), "Claims is required")
+	nowhere := millrace.Deduplicate{Claims: inbox.NewLeases(nil, inbox.LeasesConfig{})}
+	require.ErrorContains(t, nowhere.Validate(), "no store")
 	h, runs = wrapped(millrace.Deduplicate{})
 	_, err := h(message.NewMessage("a", nil))
 	require.ErrorContains(t, err, "Claims is required")

@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/inbox/lease"
 	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -80,6 +82,45 @@ func (c *flippingCodec) Seal(_ context.Context, info payload.Info, payload []byt
 
 func (c *flippingCodec) Open(ctx context.Context, info payload.Info, sealed []byte) ([]byte, error) {
 	return c.Seal(ctx, info, sealed)
+}
+
+func stepDecidedIsKept(t *testing.T, b *bed) {
+	const day = 24 * time.Hour
+	step := inbox.Step{Name: "mail", Store: b.store, Do: func(context.Context, string) ([]byte, error) { return nil, errBoom }}
+	leased, _ := stepping(step, fine)
+	claimed := func(consumer string, retention time.Duration) message.HandlerFunc {
+		return b.inbox(effect, func(i *millrace.Inbox) {
+			i.Consumer, i.Retention = consumer, retention
+			i.Before = func(msg *message.Message) error { _, err := step.Run(msg.Context()); return err }
+		})
+	}
+	month := b.leased(leased, func(d *millrace.Deduplicate) { d.Consumer, d.Retention = "leased", 30*day })
+	elsewhere := b.leased(leased, func(d *millrace.Deduplicate) {
+		d.Consumer, d.Claims = "elsewhere", inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{})
+	})
+	kept := func() time.Duration {
+		return time.Duration(b.count(`SELECT until - ended_at FROM millrace_steps`)) * time.Microsecond
+	}
+	for name, c := range map[string]struct {
+		handler message.HandlerFunc
+		decided time.Duration
+		used    time.Duration // after the next attempt
+	}{
+		"leased":    {month, 7*day + 21*time.Hour, 30*day + 90*time.Hour},
+		"elsewhere": {elsewhere, 7*day + 21*time.Hour, 7*day + 21*time.Hour},
+		"claimed":   {claimed("claimed", 16*day), 18 * day, 18 * day},
+		"an hour":   {claimed("an hour", time.Hour), 3 * time.Hour, 3 * time.Hour},
+		"for ever":  {claimed("for ever", inbox.Forever), 36500 * day, 36500 * day},
+	} {
+		msg := newMessage("x")
+		rig.MustFail(t, c.handler, again(msg), errBoom)
+		by := admin.Operator{Name: "ada", Reason: "asked the provider"}
+		require.NoError(t, admin.New(b.store).DecideStep(t.Context(), b.lastInDoubt().ID, admin.StepWasDone, by), name)
+		assert.InDelta(t, c.decided, kept(), float64(time.Minute), name)
+		must(t, c.handler, again(msg))
+		assert.InDelta(t, c.used, kept(), float64(time.Hour), name)
+		b.exec(`DELETE FROM millrace_steps`)
+	}
 }
 
 func stepsPurged(t *testing.T, b *bed) {

@@ -30,6 +30,8 @@ const (
 
 // DecideStep records whether the step in doubt with this id was done, and who said so. The id is the
 // one that [Admin.StepsInDoubt] and the message's error name. A step decided as done has no result.
+// Let the message of a middleware.Deduplicate come again within 7 days, also if its Retention is
+// longer: until then the decision is kept for little longer than that.
 // DecideStep returns [inbox.ErrNotFound] if there is no such step, and [inbox.ErrWrongState] if it is
 // not in doubt.
 func (a *Admin) DecideStep(ctx context.Context, id string, decision StepDecision, by Operator) error {
@@ -90,11 +92,8 @@ func (a *Admin) decideStep(ctx context.Context, tx *sqlx.Tx, row stored.Step, de
 	if err != nil {
 		return err
 	}
-	keep := stored.Never
-	if retention := time.Duration(consumer.Retention) * time.Microsecond; retention != 0 {
-		keep = retention + stored.StepMargin(retention)
-	}
-	_, err = tx.ExecContext(ctx, a.rows.Dialect.Steps.EndStep, state, 1, nil, nil, keep.Microseconds(), row.ID, token)
+	keep := keptDecided(consumer).Microseconds()
+	_, err = tx.ExecContext(ctx, a.rows.Dialect.Steps.EndStep, state, 1, nil, nil, keep, row.ID, token)
 	if err != nil {
 		return err
 	}
@@ -110,4 +109,17 @@ func (a *Admin) stepConsumer(ctx context.Context, tx *sqlx.Tx, row stored.Step) 
 		}
 	}
 	return c, nil // leases that are kept elsewhere
+}
+
+// keptDecided returns how long a decided step of c is remembered. The row of a consumer of leases has
+// no retention; the default is used until the next attempt at the message, which knows it.
+func keptDecided(c stored.Consumer) time.Duration {
+	retention := time.Duration(c.Retention) * time.Microsecond
+	switch {
+	case c.ID == 0, strings.HasPrefix(string(c.Name), stored.LeaseNames):
+		retention = 7 * 24 * time.Hour
+	case retention == 0:
+		return stored.Never
+	}
+	return retention + stored.StepMargin(retention)
 }

@@ -146,13 +146,20 @@ func (s *store) name(key lease.Key) string {
 	return string(b)
 }
 
-// explain marks an error as inbox.ErrUnavailable if the server does not answer or cannot serve yet,
-// and not if it refuses.
+// unserved begin the answers of a server that cannot serve yet or does not let us in.
+var unserved = []string{
+	"LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "OOM", "MISCONF", "NOREPLICAS",
+	"BUSY ", // not BUSYKEY
+	"NOAUTH", "WRONGPASS", "NOPERM", "ERR max number of clients",
+}
+
+// explain marks an error as inbox.ErrUnavailable if the server does not answer, cannot serve yet or
+// does not let us in, and not if it refuses the script.
 func explain(ctx context.Context, what string, err error) error {
 	var said redis.Error
 	if errors.As(err, &said) {
-		for _, soon := range []string{"LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "OOM", "MISCONF"} {
-			if strings.HasPrefix(said.Error(), soon) {
+		for _, start := range unserved {
+			if strings.HasPrefix(said.Error(), start) {
 				return fmt.Errorf("redisleases: %s: %w: %w", what, inbox.ErrUnavailable, err)
 			}
 		}

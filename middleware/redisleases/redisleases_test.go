@@ -1,11 +1,14 @@
 package redisleases_test
 
 import (
+	"bufio"
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -124,6 +127,66 @@ func TestRedisDownIsSaidSo(t *testing.T) {
 
 	_, err = redisleases.New(nil, redisleases.Config{})
 	require.ErrorContains(t, err, "client")
+}
+
+// A server that cannot serve yet, or lets nobody in, is unavailable: one that refuses the script is not.
+func TestRedisSaysWhatItCannotServe(t *testing.T) {
+	for answer, unavailable := range map[string]bool{
+		"LOADING Redis is loading the dataset in memory":                    true,
+		"NOREPLICAS Not enough good replicas to write.":                     true,
+		"BUSY Redis is busy running a script.":                              true,
+		"NOAUTH Authentication required.":                                   true,
+		"WRONGPASS invalid username-password pair or user is disabled.":     true,
+		"NOPERM this user has no permissions to run the 'evalsha' command":  true,
+		"ERR max number of clients reached":                                 true,
+		"ERR unknown command 'EVALSHA'":                                     false,
+		"WRONGTYPE Operation against a key holding the wrong kind of value": false,
+	} {
+		t.Run(strings.Fields(answer)[0], func(t *testing.T) {
+			client := connect(t, &redis.Options{MaxRetries: -1, Addr: answering(t, answer)})
+			leases, err := redisleases.New(client, redisleases.Config{})
+			require.NoError(t, err)
+			_, err = leases.Store().Acquire(t.Context(), lease.Key{Consumer: "mailer", ID: "a"}, 1, time.Minute)
+			require.ErrorContains(t, err, answer)
+			require.Equal(t, unavailable, errors.Is(err, inbox.ErrUnavailable), err)
+		})
+	}
+}
+
+// answering returns the address of a server that answers every command with an error.
+func answering(t *testing.T, answer string) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go answerAll(conn, answer)
+		}
+	}()
+	return listener.Addr().String()
+}
+
+// answerAll answers each command on conn, an array of strings whose length comes first.
+func answerAll(conn net.Conn, answer string) {
+	defer conn.Close() //nolint:errcheck // a test's
+	lines := bufio.NewScanner(conn)
+	for lines.Scan() {
+		words, err := strconv.Atoi(strings.TrimPrefix(lines.Text(), "*"))
+		if err != nil {
+			return
+		}
+		for range 2 * words { // each has its length on a line before it
+			lines.Scan()
+		}
+		if _, err := fmt.Fprintf(conn, "-%s\r\n", answer); err != nil {
+			return
+		}
+	}
 }
 
 // unreachable returns an address where nobody listens.
