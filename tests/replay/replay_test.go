@@ -216,12 +216,32 @@ var bodies = []testdb.Body{
 		for _, want := range []string{"Name", "From", "To", "PerSecond", "By"} {
 			require.ErrorContains(t, err, want)
 		}
+		for _, c := range []struct {
+			from replay.Source
+			to   replay.Target
+			want string
+		}{
+			{replay.Archive(nil), replay.Outbox(b.out), "replay.Archive was given no *outbox.Publisher"},
+			{replay.Journal(nil), replay.Outbox(b.out), "replay.Journal was given no *inbox.Store"},
+			{replay.Archive(b.out), replay.Outbox(nil), "replay.Outbox was given no *outbox.Publisher"},
+			{replay.Archive(b.out), replay.Queue(nil), "replay.Queue was given no *inbox.Queue"},
+			{replay.Archive(b.out), replay.Publisher(nil), "replay.Publisher was given no message.Publisher"},
+		} {
+			r := b.request("x")
+			r.From, r.To = c.from, c.to
+			_, err = b.replayer().Run(t.Context(), r)
+			require.ErrorContains(t, err, c.want)
+			_, err = b.replayer().Plan(t.Context(), r)
+			require.ErrorContains(t, err, c.want)
+		}
 		r := b.request("x")
 		r.Filter.Consumer = "mail"
 		_, err = b.replayer().Run(t.Context(), r)
 		require.ErrorContains(t, err, "journal")
 		_, err = b.replayer().Drain(t.Context(), replay.Dead{})
 		require.ErrorContains(t, err, "Topic")
+		_, err = b.replayer().Drain(t.Context(), replay.Dead{Name: "x", Topic: "poison", From: rig.NewFeed(), To: replay.Queue(nil), By: ada})
+		require.ErrorContains(t, err, "replay.Queue was given no *inbox.Queue")
 		_, err = b.replayer().Status(t.Context(), "x")
 		require.ErrorIs(t, err, replay.ErrNotFound)
 	})},
