@@ -211,6 +211,44 @@ var bodies = []testdb.Body{
 		_, err = b.replayer().Run(t.Context(), other)
 		require.ErrorIs(t, err, replay.ErrOther)
 	})},
+	{Name: "two processes publish one replay", Why: "one of them finds that it is taken before it sends a batch", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.archived(10)
+		to := &sink{}
+		r := b.request("one")
+		r.To, r.PerSecond = replay.Publisher(to), 4
+		r.Progress = func(s replay.Status) {
+			if s.Sent == 4 {
+				other := r
+				other.Progress, other.PerSecond = nil, 1000
+				assert.Equal(t, 10, b.run(other).Sent)
+			}
+		}
+		status, err := b.replayer().Run(t.Context(), r)
+		require.ErrorIs(t, err, replay.ErrTaken)
+		assert.Equal(t, 10, status.Sent)
+		assert.Len(t, to.Messages(), 10)
+	})},
+	{Name: "end a replay that publishes", Why: "no batch is sent after the end", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.archived(10)
+		to := &sink{}
+		r := b.request("one")
+		r.To, r.PerSecond = replay.Publisher(to), 4
+		r.Progress = func(replay.Status) { require.NoError(t, b.replayer().Cancel(t.Context(), "one", ada)) }
+		status, err := b.replayer().Run(t.Context(), r)
+		require.ErrorIs(t, err, replay.ErrCancelled)
+		assert.Equal(t, 4, status.Sent)
+		assert.Len(t, to.Messages(), 4)
+	})},
+	{Name: "end a replay of dead letters", Why: "no letter is sent after the end", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		to := &sink{}
+		dead := replay.Dead{Name: "dead", Topic: "poison", To: replay.Publisher(to), By: ada, Idle: time.Minute}
+		status, err := b.replayer().Drain(t.Context(), busy(t, dead, func() {
+			require.NoError(t, b.replayer().Cancel(t.Context(), "dead", ada))
+		}))
+		require.ErrorIs(t, err, replay.ErrCancelled)
+		assert.Equal(t, 1, status.Sent)
+		assert.Len(t, to.Messages(), 1)
+	})},
 	{Name: "a request that is wrong", Why: "all of it is told at once", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		_, err := b.replayer().Run(t.Context(), replay.Request{PerSecond: -1})
 		for _, want := range []string{"Name", "From", "To", "PerSecond", "By"} {
