@@ -129,8 +129,8 @@ func (c *checker) defaults() {
 	for name, value := range d.fields() {
 		switch {
 		case value.IsZero() || used[name]:
-		case needsQueue(name) && c.anyMeans(name):
-			c.problem("defaults."+name, "no consumer keeps messages that failed: leave it out, or take strategy durable, or ack: stored")
+		case needs(name) != "" && c.anyMeans(name):
+			c.problem("defaults."+name, "%s", needs(name))
 		default:
 			c.problem("defaults."+name, "no consumer has a strategy for which it means something: leave it out, or take strategy %s",
 				either(texts(strategiesOf(name)...)))
@@ -138,15 +138,32 @@ func (c *checker) defaults() {
 	}
 }
 
-// strategyBroken reports whether a strategy, or a field that decides about a queue, could not be
-// read.
+// needs says what a default needs besides a strategy, so that some consumer has a use for it.
+func needs(name string) string {
+	switch name {
+	case "version.max_held", "version.held_for", "alerts.held_age":
+		return "no consumer stores a message to wait for another: leave it out, or take on_gap: hold"
+	case "version.gap_for":
+		return "no consumer returns a message to its source at a gap: leave it out, or write on_gap: fail"
+	case "on_parked":
+		return "no consumer has an order_key, so no message waits behind a parked one: write one, or leave it out"
+	}
+	if needsQueue(name) {
+		return "no consumer keeps messages that failed: leave it out, or take strategy durable, or ack: stored"
+	}
+	return ""
+}
+
+// strategyBroken reports whether a strategy, or a field on which the use of others depends, could
+// not be read.
 func (c *checker) strategyBroken() bool {
 	paths := []string{"defaults"}
 	for handler := range c.policy.Consumers {
 		paths = append(paths, below("consumers", handler))
 	}
 	return slices.ContainsFunc(paths, func(path string) bool {
-		return c.isBroken(path+".strategy") || c.isBroken(path+".ack") || c.isBroken(path+".version.on_gap")
+		return c.isBroken(path+".strategy") || c.isBroken(path+".ack") || c.isBroken(path+".version.on_gap") ||
+			c.isBroken(path+".order_key")
 	})
 }
 

@@ -76,9 +76,33 @@ func TestDefaultsOnlyApplyWhereTheyMean(t *testing.T) {
 			Strategy: policy.Gate, OnParked: policy.Continue, Alerts: policy.Alerts{HeldAge: policy.Duration(time.Minute)},
 			Version: policy.Version{MaxHeld: 3, HeldFor: policy.Duration(time.Hour)},
 		},
-		Consumers: map[string]policy.Rules{"fail": {Version: policy.Version{OnGap: policy.GapFail}}},
+		Consumers: map[string]policy.Rules{
+			"fail":    {Version: policy.Version{OnGap: policy.GapFail}},
+			"ordered": {Ack: policy.AckStored, OrderKey: "metadata:account"},
+		},
 	}
 	require.NoError(t, held.Check())
+	fail, _ := held.For("fail")
+	assert.Equal(t, policy.Version{OnGap: policy.GapFail}, fail.Version)
+	assert.Zero(t, fail.OnParked)
+	assert.Zero(t, fail.Alerts.HeldAge)
+	ordered, _ := held.For("ordered")
+	assert.Equal(t, held.Defaults.Version, ordered.Version)
+	assert.Equal(t, policy.Continue, ordered.OnParked)
+	gaps := policy.Policy{
+		Defaults: policy.Rules{
+			Strategy: policy.Gate, Version: policy.Version{OnGap: policy.GapFail, GapFor: policy.Duration(time.Minute), MaxHeld: 3},
+		},
+		Consumers: map[string]policy.Rules{"hold": {Version: policy.Version{OnGap: policy.GapHold}}, "stored": {Ack: policy.AckStored}},
+	}
+	require.NoError(t, gaps.Check())
+	hold, _ := gaps.For("hold")
+	assert.Equal(t, policy.Version{OnGap: policy.GapHold, MaxHeld: 3}, hold.Version)
+	stored, _ := gaps.For("stored")
+	assert.Equal(t, policy.Version{OnGap: policy.GapFail, MaxHeld: 3}, stored.Version, "the queue stores it")
+	gaps.Defaults.Ack = policy.AckStored
+	gaps.Consumers["hold"] = policy.Rules{}
+	assert.ErrorContains(t, gaps.Check(), "defaults.version.gap_for: no consumer returns a message to its source", "the queue of Ack stores all")
 	p.Consumers["inbox"] = policy.Rules{Strategy: policy.Inbox, Retry: policy.Retry{Attempts: 3}}
 	assert.Error(t, p.Check())
 }

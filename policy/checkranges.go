@@ -117,7 +117,7 @@ func (c *checker) sources(path string, r Rules) {
 	if slices.Contains(parts, "payload") && r.Collision != "" {
 		c.problem(path+".collision", "the key is made of the payload, so two messages with one key have the same payload: leave it out")
 	}
-	if r.Key.Optional && (r.Key.From == "" || r.Key.From == "uuid") {
+	if r.Key.Optional && (r.Key.From == "" || strings.TrimSpace(r.Key.From) == "uuid") {
 		c.problem(path+".key.optional", "a message without the key takes its UUID, and the key is the UUID: leave it out, or name another key")
 	}
 }

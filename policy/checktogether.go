@@ -58,7 +58,7 @@ var contradictions = []contradiction{
 	},
 	{
 		fields: []string{"former_key.from", "former_key.within", "epoch"},
-		is:     func(r Rules) bool { return r.FormerKey != Key{} && (r.Epoch == 0 || r.FormerKey == r.Key) },
+		is:     func(r Rules) bool { return r.FormerKey != Key{} && (r.Epoch == 0 || r.FormerKey.is(r.Key)) },
 		says: func(Rules) string {
 			return "this is the key of the epoch before: raise epoch by 1 where key changes, and write here what key was"
 		},
@@ -95,6 +95,18 @@ var contradictions = []contradiction{
 	{
 		fields: []string{"alerts.held_age", "version.on_gap", "ack"}, own: true,
 		is: func(r Rules) bool { return r.Alerts.HeldAge > 0 && r.holdsNone() }, says: notHeld,
+	},
+	{
+		fields: []string{"batch.max", "shadow"}, own: true,
+		is: func(r Rules) bool { return r.Batch.Max > 0 && r.Shadow }, says: noBatch,
+	},
+	{
+		fields: []string{"batch.max_bytes", "shadow"}, own: true,
+		is: func(r Rules) bool { return r.Batch.MaxBytes > 0 && r.Shadow }, says: noBatch,
+	},
+	{
+		fields: []string{"batch.linger", "shadow"}, own: true,
+		is: func(r Rules) bool { return r.Batch.Linger > 0 && r.Shadow }, says: noBatch,
 	},
 	{
 		fields: []string{"replay", "side_effects"},
@@ -162,6 +174,10 @@ func noQueue(r Rules) string {
 	return fmt.Sprintf("strategy %s keeps no message that failed: its source delivers it again; leave this out, or take %s", r.Strategy, out)
 }
 
+func noBatch(Rules) string {
+	return "a batch needs the inbox's transaction, which shadow mode does not begin: leave shadow out, or batch"
+}
+
 func notHeld(Rules) string {
 	return "with on_gap: fail and without a queue no message is stored to wait for another: leave it out, or take on_gap: hold"
 }
@@ -225,8 +241,18 @@ func orElse(d Duration, otherwise time.Duration) Duration {
 // checkKey and checkVersion report what the wiring would not understand. Only the wiring knows the
 // names of functions.
 func checkKey(from string) error {
-	_, err := parseKey(from, func(string) (inbox.Key, error) { return inbox.ByUUID(), nil })
+	_, err := parseKey(from, anyKey)
 	return err
+}
+
+// anyKey stands for the key that the wiring has under a name.
+func anyKey(name string) (inbox.Key, error) { return inbox.ByFunc(name, nil), nil }
+
+// is reports whether k and other are the same key, however they are written.
+func (k Key) is(other Key) bool {
+	one, err := k.inboxKey(anyKey)
+	two, otherErr := other.inboxKey(anyKey)
+	return err == nil && otherErr == nil && one.String() == two.String()
 }
 
 func checkVersion(from string) error {

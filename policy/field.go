@@ -53,6 +53,19 @@ func needsQueue(field string) bool {
 	return strings.HasPrefix(field, "retry.") || field == "alerts.pending_age"
 }
 
+// idle reports whether the other settings of r leave a field without a use that its strategy has.
+func (r Rules) idle(field string) bool {
+	switch field {
+	case "version.max_held", "version.held_for", "alerts.held_age":
+		return r.holdsNone()
+	case "version.gap_for":
+		return !r.holdsNone()
+	case "on_parked":
+		return r.OrderKey == ""
+	}
+	return needsQueue(field) && !r.queues()
+}
+
 // strategiesOf returns the strategies that use a field, nil for all.
 func strategiesOf(field string) []Strategy {
 	if strategies, ok := meaning[field]; ok {

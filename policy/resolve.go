@@ -6,8 +6,8 @@ import (
 )
 
 // For returns the rules of a handler with every field that they leave out taken from Defaults; Key
-// is one field. It leaves out a field of Defaults that the handler's strategy does not use, or that
-// needs a queue where there is none. Strategy and Replay are always set; any other field left zero
+// is one field. It leaves out a field of Defaults for which the handler's strategy or its other
+// settings have no use, such as one that needs a queue where there is none. Strategy and Replay are always set; any other field left zero
 // means the middleware's default.
 //
 // For reports false if the policy does not name the handler and is strict.
@@ -27,6 +27,9 @@ func (r Rules) or(defaults Rules) Rules {
 	if r.Strategy == "" {
 		r.Strategy = Inbox
 	}
+	if r.Ack == "" && r.Strategy.means("ack") { // the fields of Version depend on it
+		r.Ack = defaults.Ack
+	}
 	ownKey, ownFormer := r.Key != Key{}, r.FormerKey != Key{}
 	values := make(map[string]reflect.Value)
 	for name, value := range defaults.fields() {
@@ -37,7 +40,7 @@ func (r Rules) or(defaults Rules) Rules {
 			ownKey && strings.HasPrefix(name, "key.") || ownFormer && strings.HasPrefix(name, "former_key.") {
 			continue
 		}
-		if needsQueue(name) && !r.queues() { // the fields that it depends on come first
+		if r.idle(name) { // the other fields that it depends on come first
 			continue
 		}
 		value.Set(values[name])

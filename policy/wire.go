@@ -58,11 +58,7 @@ func (p Policy) Wire(router *message.Router, w Wiring) (*Wired, error) {
 
 // check returns what the rules need and the wiring does not have.
 func (w *Wired) check() (all Problems) {
-	for name, store := range w.wiring.Stores {
-		if store == nil {
-			all = append(all, Problem{Text: fmt.Sprintf("Wiring.Stores[%q] is nil", name)})
-		}
-	}
+	all = w.wiring.empty()
 	if w.wiring.Inbox.Before != nil {
 		all = append(all, Problem{Text: "Wiring.Inbox.Before would run for every handler: list the handlers that need it in Wiring.Before"})
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/policy"
 	"github.com/millrace-go/millrace/tests/rig"
 )
@@ -77,6 +78,22 @@ func TestWireReportsWhatTheWiringLacks(t *testing.T) {
 		"a nil store": {
 			policy.Policy{}, policy.Wiring{Store: store, Stores: map[string]*inbox.Store{"eu": nil}},
 			`Wiring.Stores["eu"] is nil`,
+		},
+		"functions that are nil": {
+			consumers(map[string]policy.Rules{"billing": {
+				Strategy: policy.Gate, Key: policy.Key{From: "func:order"}, Version: policy.Version{From: "func:line"},
+			}}),
+			policy.Wiring{
+				Store: store, Keys: map[string]inbox.Key{"order": {}, "uuid": inbox.ByUUID()},
+				Versions: map[string]inbox.VersionFunc{"line": nil},
+				Before:   map[string]func(*message.Message) error{"mails": nil},
+				Outboxes: map[string]message.Publisher{"eu": nil, "us": (*outbox.Publisher)(nil), "asia": &rig.Publisher{}},
+			},
+			`Wiring.Before["mails"] is nil` + "\n" +
+				`Wiring.Keys["order"] is the zero Key: write inbox.ByUUID() if the UUID is meant` + "\n" +
+				`Wiring.Outboxes["eu"] is nil` + "\n" +
+				`Wiring.Outboxes["us"] is nil` + "\n" +
+				`Wiring.Versions["line"] is nil`,
 		},
 		"no outbox": {
 			consumers(map[string]policy.Rules{"billing": {Strategy: policy.Intent}}), policy.Wiring{Store: store},

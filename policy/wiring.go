@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -15,7 +16,7 @@ import (
 )
 
 // Wiring holds the values that a policy names but cannot contain. Most services set only Store, and
-// Outbox if they send messages.
+// Outbox if they send messages. Wire refuses maps with a nil value, or with a zero Key.
 type Wiring struct {
 	// Store is the default store. Stores are those that Rules.Store names.
 	Store  *inbox.Store
@@ -56,6 +57,32 @@ type Wiring struct {
 	// Absent names consumers of the policy that the router need not have when it starts: handlers
 	// that are added later, and those of other routers.
 	Absent []string
+}
+
+// empty returns the entries of the maps that hold nothing: a default would take their place.
+func (w *Wiring) empty() (all Problems) {
+	all = append(all, nils("Stores", w.Stores)...)
+	all = append(all, nils("Outboxes", w.Outboxes)...)
+	all = append(all, nils("Versions", w.Versions)...)
+	all = append(all, nils("Before", w.Before)...)
+	for name, key := range w.Keys {
+		if reflect.ValueOf(key).IsZero() {
+			all = append(all, Problem{Text: fmt.Sprintf("Wiring.Keys[%q] is the zero Key: write inbox.ByUUID() if the UUID is meant", name)})
+		}
+	}
+	return all
+}
+
+// nils returns the entries of a map that are nil, or a nil pointer.
+func nils[T any](where string, of map[string]T) (all Problems) {
+	for name, one := range of {
+		value := reflect.ValueOf(one)
+		kind := value.Kind()
+		if kind == reflect.Invalid || (kind == reflect.Pointer || kind == reflect.Func) && value.IsNil() {
+			all = append(all, Problem{Text: fmt.Sprintf("Wiring.%s[%q] is nil", where, name)})
+		}
+	}
+	return all
 }
 
 // store returns the store of r.

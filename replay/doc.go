@@ -23,8 +23,9 @@
 //
 // [Outbox] stores them in the outbox, in the transaction that advances the replay: it stores no
 // message twice, whenever the process dies. All consumers of the topic get them. [Queue] does the
-// same for one consumer, which needs pubsub.Durable. [Publisher] sends them at once; if the process
-// dies, the batch that it was sending is sent again.
+// same for one consumer, which needs pubsub.Durable. [Publisher] sends them at once, and
+// may send a batch twice: if the process dies or the publisher fails in the middle of the batch, the
+// next call sends it again, and two calls that begin it at the same moment both send it.
 //
 // # What a consumer does with them
 //

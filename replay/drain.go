@@ -206,6 +206,9 @@ func (p *Replayer) resend(ctx context.Context, d *Dead, r *Request, s *Status, m
 	defer cancel()
 	items := []item{{topic: topic, msg: again}}
 	if !d.To.inTx() {
+		if err := p.unchanged(ctx, s); err != nil {
+			return err
+		}
 		if err := d.To.put(ctx, items, nil); err != nil {
 			return err
 		}

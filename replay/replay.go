@@ -128,11 +128,23 @@ func (r *Request) validate() error {
 	if r.Name == "" || len(r.Name) > maxName {
 		problem("Name %.20q must have 1 to %d bytes: it identifies the replay", r.Name, maxName)
 	}
-	if r.From == nil {
+	switch r.From {
+	case nil:
 		problem("From is required: replay.Archive or replay.Journal")
+	case archive{}:
+		problem("From: replay.Archive was given no *outbox.Publisher")
+	case journal{}:
+		problem("From: replay.Journal was given no *inbox.Store")
 	}
-	if r.To == nil {
+	switch r.To {
+	case nil:
 		problem("To is required: replay.Outbox, replay.Queue or replay.Publisher")
+	case toOutbox{}:
+		problem("To: replay.Outbox was given no *outbox.Publisher")
+	case toQueue{}:
+		problem("To: replay.Queue was given no *inbox.Queue")
+	case toPublisher{}:
+		problem("To: replay.Publisher was given no message.Publisher")
 	}
 	if r.PerSecond < 0 {
 		problem("PerSecond %d is negative", r.PerSecond)

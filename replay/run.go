@@ -18,7 +18,8 @@ import (
 
 // Run sends the messages of r, and returns when it is done, ctx has ended or something failed.
 // Called again with the same request, by any process, it continues where it was; when the replay is
-// done it does nothing. Of two calls at the same time, one ends with [ErrTaken].
+// done it does nothing. Of two calls at the same time, one ends with [ErrTaken];
+// with [Publisher] it may have sent a batch that the other has sent.
 //
 // Messages that the source gets after the replay began are not part of it.
 func (p *Replayer) Run(ctx context.Context, r Request) (Status, error) {
@@ -151,6 +152,9 @@ func (p *Replayer) batch(ctx context.Context, r *Request, s *Status, items []ite
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTime) // a batch is finished once begun
 	defer cancel()
 	if !r.To.inTx() {
+		if err := p.unchanged(ctx, s); err != nil {
+			return 0, err
+		}
 		if err := r.To.put(ctx, fit, nil); err != nil {
 			return 0, err
 		}
@@ -184,15 +188,27 @@ func (r *Request) allowed() *admin.Operator {
 	return &r.By
 }
 
-// whyTaken returns why another process has changed the replay.
-func (p *Replayer) whyTaken(ctx context.Context, s *Status) error {
+// unchanged returns an error if another process has ended or advanced the replay. A target outside of
+// the transaction needs it before each batch: what it has sent cannot be taken back.
+func (p *Replayer) unchanged(ctx context.Context, s *Status) error {
 	now, err := p.status(ctx, p.db, s.Name)
 	if err != nil {
 		return err
 	}
+	if now.State == Running && now.Reached == s.Reached && now.Sent == s.Sent {
+		return nil
+	}
 	*s = now
 	if now.State == Cancelled {
 		return ErrCancelled
+	}
+	return ErrTaken
+}
+
+// whyTaken returns why another process has changed the replay.
+func (p *Replayer) whyTaken(ctx context.Context, s *Status) error {
+	if err := p.unchanged(ctx, s); err != nil {
+		return err
 	}
 	return ErrTaken
 }

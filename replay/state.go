@@ -134,7 +134,7 @@ func (p *Replayer) List(ctx context.Context, limit int) ([]Status, error) {
 }
 
 // Cancel ends a replay for good: a process that is running it stops after its batch. Messages that
-// were sent stay sent.
+// were sent stay sent. With [Publisher], Status.Sent does not count a batch that was being sent.
 func (p *Replayer) Cancel(ctx context.Context, name string, by admin.Operator) error {
 	if by.Name == "" || by.Reason == "" {
 		return explain(name, errors.New("the Operator needs a Name and a Reason, which the audit table keeps"))

@@ -84,8 +84,13 @@ func (t toQueue) put(ctx context.Context, items []item, allowed *admin.Operator)
 	})
 }
 
-// Publisher sends messages at once, to the topics that they came from. If the process dies, whoever
-// continues the replay sends the last batch again.
+// Publisher sends messages at once, to the topics that they came from. If the process dies or the
+// publisher fails in the middle of a batch, whoever continues the replay sends that batch again, with
+// what was sent of it. A batch has 500 messages at most, or Request.PerSecond if that is less.
+//
+// Before each batch the replay looks whether another process has cancelled or advanced it. What
+// happens after that look is noticed when the batch is sent: of two calls that begin a batch at the
+// same moment both send it, and a batch that was begun before a cancel is sent and not counted.
 func Publisher(to message.Publisher) Target { return toPublisher{to} }
 
 type toPublisher struct{ to message.Publisher }

@@ -1,6 +1,7 @@
 package reserved
 
 import (
+	"math"
 	"strconv"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -33,8 +34,8 @@ func Replayed(md message.Metadata, name string) message.Metadata {
 	for _, name := range Poisoned {
 		delete(again, name)
 	}
-	before, _ := strconv.Atoi(md[ReplayAttempt]) //nolint:errcheck // whatever else it was, is 0
-	again[ReplayAttempt] = strconv.Itoa(max(before, 0) + 1)
+	before, _ := strconv.Atoi(md[ReplayAttempt]) //nolint:errcheck // whatever else it was, is 0, and what is too large the largest
+	again[ReplayAttempt] = strconv.Itoa(min(max(before, 0), math.MaxInt-1) + 1)
 	again[Replay] = name
 	return again
 }

@@ -1,6 +1,8 @@
 package reserved_test
 
 import (
+	"math"
+	"strconv"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -16,4 +18,14 @@ func TestStripTakesWhatDescribesADelivery(t *testing.T) {
 	assert.Nil(t, reserved.Strip(nil))
 	plain := message.Metadata{"name": "n"}
 	assert.Equal(t, plain, reserved.Strip(plain))
+}
+
+func TestReplayedCountsTheAttempt(t *testing.T) {
+	most := strconv.Itoa(math.MaxInt)
+	for before, want := range map[string]string{
+		"": "1", "1": "2", "-5": "1", "x": "1", strconv.Itoa(math.MaxInt - 1): most, most: most, most + "0": most,
+	} {
+		again := reserved.Replayed(message.Metadata{reserved.ReplayAttempt: before}, "may")
+		assert.Equal(t, want, again[reserved.ReplayAttempt], "after %q", before)
+	}
 }

@@ -211,10 +211,66 @@ var bodies = []testdb.Body{
 		_, err = b.replayer().Run(t.Context(), other)
 		require.ErrorIs(t, err, replay.ErrOther)
 	})},
+	{Name: "two processes publish one replay", Why: "one of them finds that it is taken before it sends a batch", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.archived(10)
+		to := &sink{}
+		r := b.request("one")
+		r.To, r.PerSecond = replay.Publisher(to), 4
+		r.Progress = func(s replay.Status) {
+			if s.Sent == 4 {
+				other := r
+				other.Progress, other.PerSecond = nil, 1000
+				assert.Equal(t, 10, b.run(other).Sent)
+			}
+		}
+		status, err := b.replayer().Run(t.Context(), r)
+		require.ErrorIs(t, err, replay.ErrTaken)
+		assert.Equal(t, 10, status.Sent)
+		assert.Len(t, to.Messages(), 10)
+	})},
+	{Name: "end a replay that publishes", Why: "no batch is sent after the end", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.archived(10)
+		to := &sink{}
+		r := b.request("one")
+		r.To, r.PerSecond = replay.Publisher(to), 4
+		r.Progress = func(replay.Status) { require.NoError(t, b.replayer().Cancel(t.Context(), "one", ada)) }
+		status, err := b.replayer().Run(t.Context(), r)
+		require.ErrorIs(t, err, replay.ErrCancelled)
+		assert.Equal(t, 4, status.Sent)
+		assert.Len(t, to.Messages(), 4)
+	})},
+	{Name: "end a replay of dead letters", Why: "no letter is sent after the end", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		to := &sink{}
+		dead := replay.Dead{Name: "dead", Topic: "poison", To: replay.Publisher(to), By: ada, Idle: time.Minute}
+		status, err := b.replayer().Drain(t.Context(), busy(t, dead, func() {
+			require.NoError(t, b.replayer().Cancel(t.Context(), "dead", ada))
+		}))
+		require.ErrorIs(t, err, replay.ErrCancelled)
+		assert.Equal(t, 1, status.Sent)
+		assert.Len(t, to.Messages(), 1)
+	})},
 	{Name: "a request that is wrong", Why: "all of it is told at once", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		_, err := b.replayer().Run(t.Context(), replay.Request{PerSecond: -1})
 		for _, want := range []string{"Name", "From", "To", "PerSecond", "By"} {
 			require.ErrorContains(t, err, want)
+		}
+		for _, c := range []struct {
+			from replay.Source
+			to   replay.Target
+			want string
+		}{
+			{replay.Archive(nil), replay.Outbox(b.out), "replay.Archive was given no *outbox.Publisher"},
+			{replay.Journal(nil), replay.Outbox(b.out), "replay.Journal was given no *inbox.Store"},
+			{replay.Archive(b.out), replay.Outbox(nil), "replay.Outbox was given no *outbox.Publisher"},
+			{replay.Archive(b.out), replay.Queue(nil), "replay.Queue was given no *inbox.Queue"},
+			{replay.Archive(b.out), replay.Publisher(nil), "replay.Publisher was given no message.Publisher"},
+		} {
+			r := b.request("x")
+			r.From, r.To = c.from, c.to
+			_, err = b.replayer().Run(t.Context(), r)
+			require.ErrorContains(t, err, c.want)
+			_, err = b.replayer().Plan(t.Context(), r)
+			require.ErrorContains(t, err, c.want)
 		}
 		r := b.request("x")
 		r.Filter.Consumer = "mail"
@@ -222,6 +278,8 @@ var bodies = []testdb.Body{
 		require.ErrorContains(t, err, "journal")
 		_, err = b.replayer().Drain(t.Context(), replay.Dead{})
 		require.ErrorContains(t, err, "Topic")
+		_, err = b.replayer().Drain(t.Context(), replay.Dead{Name: "x", Topic: "poison", From: rig.NewFeed(), To: replay.Queue(nil), By: ada})
+		require.ErrorContains(t, err, "replay.Queue was given no *inbox.Queue")
 		_, err = b.replayer().Status(t.Context(), "x")
 		require.ErrorIs(t, err, replay.ErrNotFound)
 	})},
