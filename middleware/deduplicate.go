@@ -105,7 +105,7 @@ func (d Deduplicate) Validate() error {
 	if d.Claims == nil {
 		problems = append(problems, errors.New("the field Claims is required"))
 	} else if d.Claims.Store() == nil {
-		problems = append(problems, errors.New("Claims has no store: give inbox.NewLeases one, such as a lease.Memory"))
+		problems = append(problems, errors.New("the field Claims has no store: give inbox.NewLeases one, such as a lease.Memory"))
 	}
 	problems = append(problems, d.config("").Validate())
 	if err := errors.Join(problems...); err != nil {
