@@ -119,9 +119,9 @@ func (e *unsentError) Unwrap() error { return e.cause }
 
 // Discard closes a message that is parked or failed terminally: it counts as completed, and no
 // delivery of it runs the handler. In a handler without middleware.Inbox this needs a pubsub.Durable
-// with StoreFirst: with StoreOnFailure, a copy from the source runs such a handler. Messages that a version gate holds behind it stay held until
-// [Admin.SetVersion]; the log says so. Discard returns [inbox.ErrNotFound] if no such message is
-// open, and [inbox.ErrWrongState] if it is in another state.
+// with StoreFirst: with StoreOnFailure, a copy from the source runs such a handler. Messages that a
+// version gate holds behind it stay held until [Admin.SetVersion]; the log says so. Discard returns
+// [inbox.ErrNotFound] if no such message is open, and [inbox.ErrWrongState] if it is in another state.
 func (a *Admin) Discard(ctx context.Context, id int64, by Operator) error {
 	if err := by.Validate(); err != nil {
 		return err
