@@ -190,7 +190,11 @@ func (cl *claim) storeResult(ctx context.Context, tx *sqlx.Tx) error {
 	if body == nil {
 		return nil
 	}
-	_, err := tx.ExecContext(flight.With(ctx, lateResult), cl.consumer.store.dialect.PutResult, cl.id32, cl.id, body)
+	s := cl.consumer.store
+	kept, err := s.sealResult(ctx, cl.consumer.config.Name, cl.msg, body)
+	if err == nil {
+		_, err = tx.ExecContext(flight.With(ctx, lateResult), s.dialect.PutResult, cl.id32, cl.id, kept)
+	}
 	if err != nil {
 		return fmt.Errorf("store the result: %w", err)
 	}

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -64,6 +65,11 @@ func (i Internals) DeleteOutcome(ctx context.Context, tx *sqlx.Tx, consumer int3
 	}
 	n, err := database.Affected(tx.ExecContext(ctx, query, args...))
 	return n == 1, err
+}
+
+// Result returns the result of [SetResult] that is kept for a consumer.
+func (i Internals) Result(ctx context.Context, consumer string, kept []byte) (json.RawMessage, error) {
+	return i.store.openResult(ctx, consumer, kept)
 }
 
 // StepResult returns the result of a step.

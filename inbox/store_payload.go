@@ -67,6 +67,9 @@ func (s *Store) openPayload(ctx context.Context, row *stored.Message, metadata m
 		if kept, err = s.getBlob(ctx, row.Ref); err != nil {
 			return nil, err
 		}
+		if len(kept) == 0 { // a blob has more bytes than BlobsAbove
+			return nil, &openError{fmt.Errorf("the blob %x is empty: put back what was stored", row.Ref), &s.fetched}
+		}
 	}
 	info := payload.Info{Consumer: string(row.Name), Topic: string(row.Topic), UUID: string(row.UUID), Metadata: metadata}
 	return s.unseal(ctx, info, row.Form, kept)

@@ -55,32 +55,39 @@ func (a *Admin) Message(ctx context.Context, id int64) (Message, error) {
 // [inbox.SetResult], and the results of steps.
 func (a *Admin) Outline(ctx context.Context, messageID string) (Story, error) {
 	return a.story(ctx, messageID, teller{
-		a.outline, func([]byte) json.RawMessage { return nil }, a.outcomeOutline, stepOutline,
+		a.outline, noResult, a.outcomeOutline, stepOutline,
 	})
 }
 
+func noResult(context.Context, string, []byte) (json.RawMessage, error) { return nil, nil }
+
 // RevealResult returns the result that the handler of a consumer and epoch set with
 // [inbox.SetResult] for the message with this key, and records in the audit table who read it, in
-// the same transaction. It returns [inbox.ErrNotFound] if there is no result.
+// the same transaction. It returns [inbox.ErrNotFound] if there is no result, and an error that says why
+// if the result is sealed and cannot be opened.
 func (a *Admin) RevealResult(ctx context.Context, consumer string, epoch int, messageID string, by Operator) (json.RawMessage, error) {
 	if err := by.Validate(); err != nil {
 		return nil, err
 	}
-	var body json.RawMessage
+	var kept []byte
 	row, err := a.rows.Consumer(ctx, consumer, epoch)
 	if err == nil {
 		err = a.rows.Write(ctx, func(tx *sqlx.Tx) (err error) {
-			body, err = a.resultIn(ctx, tx, row, messageID, by)
+			kept, err = a.resultIn(ctx, tx, row, messageID, by)
 			return err
 		})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("inbox: reveal the result of %q for consumer %q: %w", messageID, consumer, database.Explain(err))
 	}
+	body, err := a.inbox.Result(ctx, consumer, kept) // outside the transaction: a codec may be slow
+	if err != nil {
+		return nil, fmt.Errorf("inbox: reveal the result of %q for consumer %q: %w", messageID, consumer, err)
+	}
 	return body, nil
 }
 
-func (a *Admin) resultIn(ctx context.Context, tx *sqlx.Tx, of stored.Consumer, messageID string, by Operator) (json.RawMessage, error) {
+func (a *Admin) resultIn(ctx context.Context, tx *sqlx.Tx, of stored.Consumer, messageID string, by Operator) ([]byte, error) {
 	c, err := a.claimOf(ctx, tx, of, messageID, func(c stored.Claim) bool { return c.Body != nil })
 	if err != nil {
 		return nil, err

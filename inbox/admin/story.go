@@ -36,12 +36,13 @@ type StoryClaim struct {
 	Imported    bool // handled by another system, see [Admin.Import]
 	ProcessedAt time.Time
 	Result      json.RawMessage    // of SetResult
-	ResultSize  int                // in bytes, even if Result is left out
+	ResultSize  int                // in bytes, as it is stored, even if Result is left out
 	Outcome     []*message.Message // without payloads that cannot be read
 	Topic       string             // of the outcome
 	Journaled   bool               // the message is kept whole, see inbox.ConsumerConfig.Journal
 	ReceivedAt  time.Time          // when it was first stored; zero if it was handled at once and is not journaled
 
+	ResultUnreadable  error // why Result is missing, although it is stored: inbox.ErrErased, or an error of the codec
 	OutcomeUnreadable error // why Outcome is missing: somebody changed its row
 }
 
@@ -81,14 +82,14 @@ type noteRow struct {
 // story of a message that was never seen, or was purged, is empty.
 func (a *Admin) Story(ctx context.Context, messageID string) (Story, error) {
 	return a.story(ctx, messageID, teller{
-		a.whole, func(body []byte) json.RawMessage { return body }, a.inbox.Outcome, a.stepWhole,
+		a.whole, a.inbox.Result, a.inbox.Outcome, a.stepWhole,
 	})
 }
 
 // teller converts rows for a story.
 type teller struct {
 	message func(context.Context, stored.Message) (Message, error)
-	result  func([]byte) json.RawMessage
+	result  func(ctx context.Context, consumer string, kept []byte) (json.RawMessage, error)
 	outcome func(ctx context.Context, consumer, topic string, kept []byte) ([]*message.Message, []error, error)
 	step    func(context.Context, *stored.Step) StepRecord
 }
@@ -163,7 +164,8 @@ func (t teller) claim(ctx context.Context, r stored.Claim) StoryClaim {
 		ProcessedAt: time.UnixMicro(r.ProcessedAt).UTC(), Topic: string(r.Topic),
 	}
 	if r.Body != nil {
-		c.Result, c.ResultSize = t.result(r.Body), len(r.Body)
+		c.ResultSize = len(r.Body)
+		c.Result, c.ResultUnreadable = t.result(ctx, c.Consumer, r.Body)
 	}
 	if r.Outcome != nil {
 		c.Outcome, _, c.OutcomeUnreadable = t.outcome(ctx, c.Consumer, c.Topic, r.Outcome)

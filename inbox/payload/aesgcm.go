@@ -25,14 +25,25 @@ type Keys interface {
 // KeyRing holds a few keys by their ids. To rotate, add the new key in every process, then make it
 // Current, and remove the old one when nothing is stored that was sealed with it.
 type KeyRing struct {
-	Current string            // the id of the key to seal with
+	Current string            // the id of the key to seal with; an error if that key is empty
 	Keys    map[string][]byte // an empty key stands for a deleted one
 }
 
 // SealKey returns the current key.
 func (r KeyRing) SealKey(ctx context.Context, info Info) (id string, key []byte, err error) {
+	if err := r.check(); err != nil { // not as an erased payload, which would be stored without its content
+		return "", nil, err
+	}
 	key, err = r.OpenKey(ctx, info, r.Current)
 	return r.Current, key, err
+}
+
+// check returns an error if the current key is empty, for instance because an environment variable is not set.
+func (r KeyRing) check() error {
+	if key, known := r.Keys[r.Current]; known && len(key) == 0 {
+		return fmt.Errorf("the current key %q of the KeyRing is empty: a deleted key cannot be the current one", r.Current)
+	}
+	return nil
 }
 
 // OpenKey returns the key with this id.
@@ -53,10 +64,15 @@ func (r KeyRing) OpenKey(_ context.Context, _ Info, id string) ([]byte, error) {
 // not seal more than 2^32 payloads with one key. It is safe for concurrent use.
 type AESGCM struct{ keys Keys }
 
-// NewAESGCM returns a codec with these keys.
+// NewAESGCM returns a codec with these keys. It refuses a [KeyRing] whose current key is empty.
 func NewAESGCM(keys Keys) (*AESGCM, error) {
 	if keys == nil {
 		return nil, errors.New("payload: NewAESGCM needs keys")
+	}
+	if ring, is := keys.(interface{ check() error }); is {
+		if err := ring.check(); err != nil {
+			return nil, fmt.Errorf("payload: %w", err)
+		}
 	}
 	return &AESGCM{keys: keys}, nil
 }

@@ -121,6 +121,29 @@ func TestAESGCMRefusesBadKeys(t *testing.T) {
 	require.ErrorContains(t, err, "key to seal with")
 }
 
+// TestAnEmptyCurrentKeyErasesNothing: inbox.ErrErased of Seal has a message stored without its payload.
+func TestAnEmptyCurrentKeyErasesNothing(t *testing.T) {
+	for name, key := range map[string][]byte{"nil": nil, "of a variable that is not set": []byte("")} {
+		t.Run(name, func(t *testing.T) {
+			ring := payload.KeyRing{Current: "2026", Keys: map[string][]byte{"2026": randomKey(t, 16)}}
+			c := codec(t, ring)
+			refuses := func(err error) {
+				t.Helper()
+				require.ErrorContains(t, err, `the current key "2026"`)
+				require.NotErrorIs(t, err, inbox.ErrErased)
+				require.False(t, inbox.IsTerminal(err))
+			}
+			ring.Keys["2026"] = key
+			_, err := c.Seal(t.Context(), whose, []byte("secret"))
+			refuses(err)
+			_, err = payload.NewAESGCM(ring)
+			refuses(err)
+			_, err = payload.NewAESGCM(&ring)
+			refuses(err)
+		})
+	}
+}
+
 func FuzzAESGCMOpen(f *testing.F) {
 	c, err := payload.NewAESGCM(payload.KeyRing{Current: "1", Keys: map[string][]byte{"1": make([]byte, 16)}})
 	require.NoError(f, err)

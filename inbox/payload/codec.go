@@ -10,7 +10,7 @@ import (
 // sealed.
 type Info struct {
 	Consumer string
-	Topic    string // of the message; if a handler produced it, the topic it goes to
+	Topic    string // of the message; if a handler produced it, the topic it goes to; empty for a result
 	UUID     string
 	Metadata message.Metadata
 }
@@ -22,8 +22,8 @@ type Info struct {
 type Codec interface {
 	// Seal returns what to store. If the message is stored in a transaction, inbox.Tx(ctx) returns
 	// that transaction, so Seal can make a key in it; it must be quick then. If Seal returns
-	// inbox.ErrErased, an open message is stored without its payload, as if it had been erased
-	// later. After any other error the message is not stored.
+	// inbox.ErrErased, an open message is stored without its payload, and a result of inbox.SetResult
+	// without its content, as if it had been erased later. After any other error the message is not stored.
 	Seal(ctx context.Context, info Info, payload []byte) ([]byte, error)
 
 	// Open returns the payload that Seal was given. inbox.ErrErased, or an error marked with

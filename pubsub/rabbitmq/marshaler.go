@@ -97,7 +97,8 @@ var _ amqp.Marshaler = Marshaler{}
 // header and the AMQP message-id, the current time the AMQP timestamp.
 //
 // It refuses metadata that would arrive changed, or for which RabbitMQ would close the channel:
-// keys of more than 255 bytes, and CC and BCC, by which RabbitMQ routes and which may not be text.
+// keys of more than 255 bytes, a field named like the header of the UUID that is not the UUID, and CC and BCC,
+// by which RabbitMQ routes and which may not be text.
 func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	headers := make(amqp091.Table, len(msg.Metadata)+1)
 	for key, value := range msg.Metadata {
@@ -108,6 +109,8 @@ func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 			return amqp091.Publishing{}, errorf("metadata %s: RabbitMQ routes by a header of this name: rename the field", key)
 		case len(key) > maxShortString:
 			return amqp091.Publishing{}, errorf("metadata %.20s…: its key is longer than 255 bytes", key)
+		case key == m.uuidHeader() && value != msg.UUID:
+			return amqp091.Publishing{}, errorf("metadata %s: the message's UUID has the header of this name: rename the field", key)
 		}
 		headers[key] = value
 	}

@@ -131,6 +131,25 @@ func TestMarshalTakesNothingAndMuch(t *testing.T) {
 	assert.Empty(t, p.MessageId, "amqp091 would cut it off")
 }
 
+// TestMarshalKeepsAFieldNamedLikeTheHeaderOfTheUUID or refuses it: the UUID has that header.
+func TestMarshalKeepsAFieldNamedLikeTheHeaderOfTheUUID(t *testing.T) {
+	for header, m := range map[string]rabbitmq.Marshaler{"_watermill_message_uuid": {}, "id": {UUIDHeader: "id"}} {
+		msg := message.NewMessage("an-id", nil)
+		msg.Metadata.Set(header, "another")
+		_, err := m.Marshal(msg)
+		require.ErrorContains(t, err, "metadata "+header)
+		msg.Metadata.Set(header, "an-id")
+		p, err := m.Marshal(msg)
+		require.NoError(t, err)
+		received, err := m.Unmarshal(amqp091.Delivery{Headers: p.Headers, MessageId: p.MessageId})
+		require.NoError(t, err)
+		received.UUID = "of the next step"
+		p, err = m.Marshal(received)
+		require.NoError(t, err, "a message that came from RabbitMQ goes on, also with another UUID")
+		assert.Equal(t, "of the next step", p.Headers[header])
+	}
+}
+
 func TestMarshalLeavesTheDeliveryBehind(t *testing.T) {
 	received, err := rabbitmq.Marshaler{}.Unmarshal(amqp091.Delivery{
 		Redelivered: true, MessageId: "an-id",

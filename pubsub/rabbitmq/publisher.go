@@ -14,6 +14,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/millrace-go/millrace/internal/steady"
+	"github.com/millrace-go/millrace/outbox"
 )
 
 // PublisherConfig is how a [Publisher] behaves. The zero value is right for most services.
@@ -176,7 +177,8 @@ func newPublisher(from source, broker amqp.Config, config PublisherConfig) *Publ
 // published; such a message may have arrived all the same.
 //
 // An error is outbox.ErrPermanent if the message itself is the reason: no queue takes it, it is
-// larger than RabbitMQ allows, it cannot be marshalled. If a message cannot be marshalled, those
+// larger than RabbitMQ allows, it cannot be marshalled, the topic gives an exchange or a routing key of
+// more than 255 bytes. If a message cannot be marshalled, those
 // behind it fail too, so that none overtakes it. A refusal by RabbitMQ comes only when later
 // messages are on their way: to keep the order across such failures, never put two messages of
 // one key into a call.
@@ -228,19 +230,22 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 }
 
 func (p *Publisher) publish(ctx context.Context, topic string, messages []*message.Message) error {
+	exchange, key := p.broker.Exchange.GenerateName(topic), p.broker.Publish.GenerateRoutingKey(topic)
+	if err := errors.Join(fits("exchange", exchange), fits("routing key", key)); err != nil {
+		return errorf("publish to topic %q: %w", topic, outbox.Permanent(err))
+	}
 	ch, err := p.channels.take(ctx)
 	if err != nil {
 		return errorf("publish to topic %q: %w", topic, err)
 	}
 	settled := false
 	defer func() { p.channels.give(ch, settled) }()
-	exchange := p.broker.Exchange.GenerateName(topic)
 	if err := p.declare(ch, topic, exchange); err != nil {
 		return errorf("publish to topic %q: declare exchange %q: %w", topic, exchange, err)
 	}
 	c := &call{
 		ctx: ctx, channel: ch, window: p.config.Window, timeout: p.config.Timeout,
-		topic: topic, exchange: exchange, key: p.broker.Publish.GenerateRoutingKey(topic),
+		topic: topic, exchange: exchange, key: key,
 		mandatory: !p.config.AllowUnroutable, marshaler: p.broker.Marshaler,
 		messages: messages, items: make([]item, len(messages)),
 	}

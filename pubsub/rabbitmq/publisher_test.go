@@ -60,6 +60,27 @@ func TestPublishTellsThatNoQueueTookAMessage(t *testing.T) {
 	}
 }
 
+// TestPublishRefusesATopicThatIsTooLong: amqp091 would cut the name, and the queue whose name is left would get the
+// message.
+func TestPublishRefusesATopicThatIsTooLong(t *testing.T) {
+	a := newAdmin(t, uri(t))
+	topic := a.queue(nil)
+	long := topic + strings.Repeat("q", 256)
+	for what, broker := range map[string]amqp.Config{
+		"routing key": rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{}),
+		"exchange":    rabbitmq.NewPubSubConfig(uri(t), "", rabbitmq.Queues{}),
+	} {
+		p := publisher(t, broker, rabbitmq.PublisherConfig{})
+		for n := 1; n <= 2; n++ {
+			err := p.Publish(long, newMessages(n)...)
+			require.ErrorIs(t, err, outbox.ErrPermanent)
+			require.ErrorContains(t, err, what)
+			require.ErrorContains(t, err, "RabbitMQ allows 255")
+		}
+	}
+	require.Zero(t, a.ready(topic))
+}
+
 // The headers exchange routes the messages of one call one by one. Some share a UUID, some
 // have none, and one marshaler sets nothing that RabbitMQ sends back.
 func TestPublishTellsReturnedMessagesApart(t *testing.T) {

@@ -94,7 +94,7 @@ type Requeued struct {
 // broker is the Config of the messages' consumers.
 func Requeue(ctx context.Context, broker amqp.Config, queue string, config RequeueConfig) (Requeued, error) {
 	broker = withDefaults(broker)
-	if err := errors.Join(config.problems(), subscribable(broker)); err != nil {
+	if err := errors.Join(config.problems(), subscribable(broker), queueFits(queue)); err != nil {
 		return Requeued{}, errorf("requeue: invalid Config: %w", err)
 	}
 	if config.Replay == "" {

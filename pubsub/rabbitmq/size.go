@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -34,6 +35,24 @@ func check(p *amqp091.Publishing, frameSize int) error {
 		return fmt.Errorf("its metadata takes %d bytes; RabbitMQ allows %d (frame_max)", size, frameSize-frameOverhead)
 	}
 	return nil
+}
+
+// fits refuses a name that amqp091 would cut silently: it sends the length as one byte, so that of 256 bytes or more
+// the first len(name) % 256 are left, which may be the name of something else.
+func fits(what, name string) error {
+	if len(name) <= maxShortString {
+		return nil
+	}
+	return fmt.Errorf("the name of the %s, %.40q…, has %d bytes, and RabbitMQ allows 255: shorten the topic, "+
+		"or have the Config generate a shorter name", what, name, len(name))
+}
+
+// queueFits refuses an empty name, too: RabbitMQ would make up another one each time.
+func queueFits(name string) error {
+	if name == "" {
+		return errors.New("the name of the queue is empty: give the topic a name, or have Config.Queue.GenerateName return one")
+	}
+	return fits("queue", name)
 }
 
 // sizeOf returns how many bytes a field takes on the wire, without its type.

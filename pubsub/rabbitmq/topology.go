@@ -130,6 +130,9 @@ func (b deadLetters) BuildTopology(
 	ch *amqp091.Channel, queue, exchange string, c amqp.Config, logger watermill.LoggerAdapter,
 ) error {
 	dead := queue + DeadLetterSuffix
+	if err := fits("queue of dead letters", dead); err != nil {
+		return err
+	}
 	arguments := amqp091.Table{"x-dead-letter-exchange": dead}
 	maps.Copy(arguments, c.Queue.Arguments)
 	c.Queue.Arguments = arguments
@@ -184,7 +187,14 @@ func waited(what string, not bool) error {
 
 func declareQueue(ch *amqp091.Channel, broker amqp.Config, topic string, logger watermill.LoggerAdapter) error {
 	queue, exchange := broker.Queue.GenerateName(topic), broker.Exchange.GenerateName(topic)
-	if err := broker.TopologyBuilder.BuildTopology(ch, queue, exchange, broker, logger); err != nil {
+	err := errors.Join(queueFits(queue), fits("exchange", exchange))
+	if bind := broker.QueueBind.GenerateRoutingKey; exchange != "" && bind != nil {
+		err = errors.Join(err, fits("routing key", bind(queue)))
+	}
+	if err == nil {
+		err = broker.TopologyBuilder.BuildTopology(ch, queue, exchange, broker, logger)
+	}
+	if err != nil {
 		return fmt.Errorf("topic %q, queue %q: %w", topic, queue, err)
 	}
 	return nil

@@ -1,6 +1,7 @@
 package rabbitmq_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
@@ -91,6 +92,63 @@ func TestNoWaitIsRefused(t *testing.T) {
 			refused(err)
 		}
 	}
+}
+
+// TestANameOfAnotherLengthIsRefused: amqp091 would cut it to what may be the name of another queue or exchange, and
+// RabbitMQ would make up a name for an empty one.
+func TestANameOfAnotherLengthIsRefused(t *testing.T) {
+	long := func(n int) string { return strings.Repeat("q", n) }
+	exchange := rabbitmq.NewPubSubConfig(uri(t), "", rabbitmq.Queues{})
+	exchange.Queue.GenerateName = amqp.GenerateQueueNameConstant("short")
+	key := exchange
+	key.Exchange.GenerateName = func(string) string { return "amq.topic" }
+	key.Exchange.Type = "topic"
+	key.QueueBind.GenerateRoutingKey = func(string) string { return long(256) }
+	for name, c := range map[string]struct {
+		broker amqp.Config
+		topic  string
+		says   string
+	}{
+		"empty":        {rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{}), "", "the name of the queue is empty"},
+		"queue":        {rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{}), long(256), "queue"},
+		"group":        {rabbitmq.NewPubSubConfig(uri(t), "billing", rabbitmq.Queues{}), long(250), "queue"},
+		"dead letters": {rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{DeadLetters: true}), long(251), "queue of dead letters"},
+		"exchange":     {exchange, long(256), "exchange"},
+		"routing key":  {key, "topic", "routing key"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			refused := func(err error) {
+				t.Helper()
+				require.ErrorContains(t, err, c.says)
+				if name != "empty" {
+					require.ErrorContains(t, err, "RabbitMQ allows 255")
+				}
+			}
+			refused(rabbitmq.Declare(c.broker, c.topic))
+			s := subscriber(t, c.broker, rabbitmq.SubscriberConfig{})
+			refused(s.SubscribeInitialize(c.topic))
+			_, err := s.Subscribe(t.Context(), c.topic)
+			refused(err)
+		})
+	}
+	for _, queue := range []string{"", long(256)} {
+		_, err := rabbitmq.Requeue(t.Context(), rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{}), queue, rabbitmq.RequeueConfig{})
+		require.ErrorContains(t, err, "the name of the queue")
+	}
+}
+
+func TestTheLongestNamesWork(t *testing.T) {
+	a := newAdmin(t, uri(t))
+	topic := a.topic()
+	topic += strings.Repeat("q", 255-len(topic))
+	broker := rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{})
+	require.NoError(t, rabbitmq.Declare(broker, topic))
+	t.Cleanup(func() {
+		_, err := a.channel().QueueDelete(topic, false, false, false)
+		assert.NoError(t, err)
+	})
+	require.NoError(t, publisher(t, broker, rabbitmq.PublisherConfig{}).Publish(topic, newMessages(1)...))
+	require.Equal(t, 1, a.ready(topic))
 }
 
 func TestDeclareLetsTheFirstMessageBeKept(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -101,6 +102,26 @@ var gathering = []testdb.Body{
 		b.once(msgs)
 		assert.Equal(t, n, b.events.Count("duplicate"))
 		b.idle(b.db.DB)
+	})},
+	{Name: "results of a batch that are sealed", Why: "each for its own message, also the one that was set for all", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		codec, err := payload.NewAESGCM(payload.KeyRing{Current: "1", Keys: map[string][]byte{"1": make([]byte, 16)}})
+		require.NoError(t, err)
+		sealing := rig.NewStore(b, b.db.DB, inbox.Config{Payloads: codec})
+		msgs := newMessages(2)
+		b.must(b.batch(2, func(ctx context.Context, msgs []*message.Message) error {
+			return errors.Join(inbox.SetResult(ctx, "for all"), inbox.SetResult(msgs[0].Context(), msgs[0].UUID), apply(ctx, msgs))
+		}, on(sealing)), msgs)
+		var kept []string
+		require.NoError(t, b.db.SelectContext(t.Context(), &kept, `SELECT body FROM millrace_results`))
+		require.Len(t, kept, 2)
+		said := make(map[string]int)
+		for i, msg := range msgs {
+			assert.NotContains(t, kept[i], "for all")
+			result, err := sealing.Result(t.Context(), "billing", msg.UUID)
+			require.NoError(t, err)
+			said[string(result)]++
+		}
+		assert.Equal(t, 1, said[`"for all"`], "%v", said)
 	})},
 	{Name: "a message whose context ends while it waits", Why: "it leaves the batch and is nacked, and the others go on", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msgs := newMessages(3)

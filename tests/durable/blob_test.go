@@ -200,6 +200,19 @@ var blobBodies = []testdb.Body{
 		require.NoError(t, files.FileBlobs.Put(t.Context(), name, msg.Payload))
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 	}},
+	{Name: "a blob that came back empty", Why: "its handler gets nothing that was not stored", Run: func(t *testing.T, db *testdb.DB) {
+		b, files := newBed(t, db), newBlobs(t)
+		store, _ := b.filing(files, time.Hour)
+		msg := large()
+		require.NoError(t, b.queue(store).Put(t.Context(), "orders", msg))
+		name := files.names(t)[0]
+		require.NoError(t, files.FileBlobs.Put(t.Context(), name, nil))
+		b.inboxed(storeFirst(store), effect)
+		rig.Eventually(b, "it was tried", func() bool { return b.open(admin.FailedRetryable) == 1 })
+		assert.Contains(t, b.only(store, admin.FailedRetryable).LastError, "the blob "+name+" is empty")
+		require.NoError(t, files.FileBlobs.Put(t.Context(), name, msg.Payload))
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+	}},
 	{Name: "a blob that is gone, while others are not", Why: "its message fails in the end", Run: func(t *testing.T, db *testdb.DB) {
 		b, files := newBed(t, db), newBlobs(t)
 		store, _ := b.filing(files, time.Hour)

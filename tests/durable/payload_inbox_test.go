@@ -183,6 +183,67 @@ var inboxPayloadBodies = []testdb.Body{
 		assert.Equal(t, []string{first[1].UUID, first[2].UUID}, uuids(out.Messages()))
 		assert.Zero(t, b.outcomes())
 	}},
+	{Name: "a sealed result", Why: "SetResult keeps what the payload says", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		keys := &subjects{}
+		sealing := b.sealing(keys)
+		handle := func(store *inbox.Store, body string) (id string) {
+			msg := of("alice", "order")
+			require.NoError(t, do(millrace.Inbox{Store: store, Consumer: consumer}.Middleware(silent(func(m *message.Message) error {
+				return inbox.SetResult(m.Context(), body)
+			})), msg))
+			return msg.UUID
+		}
+		result := func(store *inbox.Store, id string) (string, error) {
+			t.Helper()
+			one, err := store.Result(t.Context(), consumer, id)
+			revealed, also := admin.New(store).RevealResult(t.Context(), consumer, 0, id, ada)
+			claim := rig.Story(t, store, id).Claims[0]
+			for _, other := range []error{also, claim.ResultUnreadable} {
+				assert.Equal(t, err == nil, other == nil, "%v, but %v", err, other)
+				assert.Equal(t, errors.Is(err, inbox.ErrErased), errors.Is(other, inbox.ErrErased), "%v, but %v", err, other)
+			}
+			assert.Equal(t, one, revealed)
+			assert.Equal(t, one, claim.Result)
+			assert.NotZero(t, claim.ResultSize)
+			return string(one), err
+		}
+		plain, sealed := handle(b.store, "secret of bob"), handle(sealing, "secret of alice")
+		var kept []string
+		require.NoError(t, b.db.SelectContext(t.Context(), &kept, `SELECT body FROM millrace_results`))
+		require.Len(t, kept, 2)
+		assert.Contains(t, kept, `"secret of bob"`)
+		assert.NotContains(t, strings.Join(kept, ""), "secret of alice")
+		for id, said := range map[string]string{sealed: `"secret of alice"`, plain: `"secret of bob"`} { // bob's is older than the codec
+			body, err := result(sealing, id)
+			require.NoError(t, err)
+			assert.Equal(t, said, body)
+		}
+		_, err := result(b.store, sealed)
+		require.ErrorContains(t, err, "set Config.Payloads")
+		keys.failWith(errDown)
+		_, err = result(sealing, sealed)
+		require.ErrorIs(t, err, errDown)
+		keys.failWith(nil)
+		keys.erase("alice")
+		for _, gone := range []string{sealed, handle(sealing, "too late to be kept")} {
+			_, err = result(sealing, gone)
+			require.ErrorIs(t, err, inbox.ErrErased)
+		}
+	})},
+	{Name: "a result that cannot be sealed", Why: "the run is rolled back, and so are its effects", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		keys := &subjects{}
+		store := b.sealing(keys)
+		handle := millrace.Inbox{Store: store, Consumer: consumer}.Middleware(silent(func(m *message.Message) error {
+			return errors.Join(effect(m), inbox.SetResult(m.Context(), secret))
+		}))
+		msg := of("alice", "order")
+		keys.failWith(errDown)
+		require.ErrorIs(t, do(handle, msg.Copy()), errDown)
+		assert.Zero(t, b.effects(msg))
+		keys.failWith(nil)
+		require.NoError(t, do(handle, msg.Copy()))
+		assert.Equal(t, 1, b.effects(msg))
+	})},
 }
 
 // runAsRouter runs h in a router that publishes to nowhere and never acks.
