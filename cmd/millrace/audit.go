@@ -51,6 +51,9 @@ lists the messages. -o csv writes all that matches.`,
 	a.completeConsumer(cmd)
 	cmd.AddCommand(a.auditPruneCommand())
 	do := func(ctx context.Context, args []string) error {
+		if err := notEmpty(cmd, "by"); err != nil {
+			return err
+		}
 		if len(args) == 1 {
 			return a.auditMessages(ctx, cmd, how, args[0])
 		}

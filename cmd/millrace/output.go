@@ -12,7 +12,8 @@ import (
 // outputs are the forms of results.
 var outputs = []string{"text", "wide", "json", "yaml", "csv"}
 
-func (a *app) understandOutput(cmd *cobra.Command) error {
+// understandGlobals refuses values that no command takes.
+func (a *app) understandGlobals(cmd *cobra.Command) error {
 	switch {
 	case !slices.Contains(outputs, a.flags.output):
 		return usagef("--output %s: there are text, wide, json, yaml and csv", a.flags.output)
@@ -23,7 +24,7 @@ func (a *app) understandOutput(cmd *cobra.Command) error {
 	case a.flags.output == "csv" && cmd.CommandPath() != "millrace audit":
 		return usagef("--output csv is for millrace audit")
 	}
-	return nil
+	return notEmpty(cmd, selecting...)
 }
 
 // forPeople reports whether results are text, and not for programs.

@@ -59,7 +59,7 @@ func (a *app) root() *cobra.Command {
 	flags.BoolVar(&a.flags.json, "json", false, "print JSON, as -o json does")
 	flags.StringVarP(&a.flags.output, "output", "o", "text", "the `form` of results: "+strings.Join(outputs, ", ")+"; wide is for status and processes, csv for audit")
 	flags.DurationVar(&a.flags.timeout, "timeout", 30*time.Second, "give up after so long; what works in batches has no limit unless this is given")
-	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.understandOutput(cmd) }
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.understandGlobals(cmd) }
 	complete(root, "output", outputs)
 	if err := root.RegisterFlagCompletionFunc("context", a.contextNames); err != nil {
 		panic(err) // the flag does not exist
