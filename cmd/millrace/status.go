@@ -78,6 +78,9 @@ func (a *app) watch(ctx context.Context, every time.Duration, show func(context.
 		} else {
 			a.printf("%s\n", page.text)
 		}
+		if a.results.err != nil {
+			return nil // nobody sees the next page
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
