@@ -45,6 +45,14 @@ func notFoundf(format string, args ...any) error {
 // unknownKey says that the database does not know the message that explain was asked for.
 type unknownKey struct{ coded }
 
+// partly is err of an action that has done something before. The codes of err itself say that nothing was changed.
+func partly(done int, what string, err error) error {
+	if done == 0 || err == nil {
+		return err
+	}
+	return &coded{exitFailed, fmt.Errorf("%s; then %w", what, err)}
+}
+
 func exitCode(err error) int {
 	var c *coded
 	var s *silent

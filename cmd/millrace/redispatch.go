@@ -110,7 +110,10 @@ func (r *redispatching) find(
 	if len(keys) == 0 {
 		found = all
 	}
-	for _, arg := range keys {
+	for i, arg := range keys {
+		if slices.Contains(keys[:i], arg) {
+			continue // it is named twice
+		}
 		before := len(found)
 		for _, o := range all {
 			if isKey(keyOf(arg), o.MessageID) {
@@ -203,6 +206,10 @@ func returnedBy(messages, outcomes int) string {
 	return messagesIn(admin.Count{N: messages}) + " of " + runs
 }
 
+func storedBy(messages, outcomes int) string {
+	return returnedBy(messages, outcomes) + " stored in the outbox"
+}
+
 // carryOut skips outcomes that somebody else settled first. One that fails stops no other.
 func (r *redispatching) carryOut(
 	ctx context.Context, store *inbox.Store, out *outbox.Publisher, found []admin.UnsettledOutcome, failures error,
@@ -232,7 +239,7 @@ func (r *redispatching) carryOut(
 		}
 	}
 	bar.end()
-	return errors.Join(failures, r.printDone(done, messages, false))
+	return errors.Join(partly(done, storedBy(messages, done), failures), r.printDone(done, messages, false))
 }
 
 // carryOutAll takes all outcomes that the call matches, about so many.
@@ -244,12 +251,12 @@ func (r *redispatching) carryOutAll(ctx context.Context, store *inbox.Store, out
 	bar := r.progress("redispatch", admin.Count{N: total})
 	done, messages, err := admin.New(store).RedispatchAll(ctx, of, r.age, r.limit, operator, out, admin.Pace{Progress: bar.at})
 	bar.end()
-	return errors.Join(err, r.printDone(done, messages, total == r.limit))
+	return errors.Join(partly(done, storedBy(messages, done), err), r.printDone(done, messages, total == r.limit))
 }
 
 func (r *redispatching) printDone(outcomes, messages int, more bool) error {
 	return r.print(map[string]any{"done": "redispatch", "outcomes": outcomes, "messages": messages}, func() string {
-		text := returnedBy(messages, outcomes) + " stored in the outbox\n"
+		text := storedBy(messages, outcomes) + "\n"
 		if more {
 			text += "There may be more: call it again.\n"
 		}
