@@ -161,7 +161,7 @@ func (a *app) status(ctx context.Context, exitCode bool) error {
 	if err != nil {
 		return err
 	}
-	s := status{Problems: a.problemsOf(found), Consumers: consumersOf(of.Backlogs), Outbox: outboxStatusOf(of.Outbox)}
+	s := status{Problems: a.problemsOf(ctx, store, found), Consumers: consumersOf(of.Backlogs), Outbox: outboxStatusOf(of.Outbox)}
 	if s.Tables, err = tablesOf(ctx, store); err != nil {
 		return err
 	}
