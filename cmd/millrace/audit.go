@@ -54,6 +54,11 @@ lists the messages. -o csv writes all that matches.`,
 		if err := notEmpty(cmd, "by"); err != nil {
 			return err
 		}
+		for _, flag := range []string{"limit", "before", "after"} {
+			if a.flags.output == "csv" && cmd.Flags().Changed(flag) {
+				return usagef("-o csv writes all that matches: leave out --%s, which is for pages", flag)
+			}
+		}
 		if len(args) == 1 {
 			return a.auditMessages(ctx, cmd, how, args[0])
 		}

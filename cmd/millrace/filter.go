@@ -55,6 +55,9 @@ func (s *selection) filter() (admin.Filter, error) {
 	if s.cmd.Flags().Changed("epoch") {
 		f.Epoch = &s.epoch
 	}
+	if s.group < 0 {
+		return f, usagef("--group %d is negative: millrace list --groups shows the groups", s.group)
+	}
 	if s.status != "" {
 		names := statusNames()
 		i := slices.Index(names, strings.ToLower(strings.ReplaceAll(s.status, "-", "_")))

@@ -15,6 +15,8 @@ var outputs = []string{"text", "wide", "json", "yaml", "csv"}
 // understandGlobals refuses values that no command takes.
 func (a *app) understandGlobals(cmd *cobra.Command) error {
 	switch {
+	case a.flags.timeout <= 0:
+		return usagef("--timeout %v leaves no time for anything: give more, such as 30s", a.flags.timeout)
 	case !slices.Contains(outputs, a.flags.output):
 		return usagef("--output %s: there are text, wide, json, yaml and csv", a.flags.output)
 	case a.flags.json && a.flags.output != "text" && a.flags.output != "json":

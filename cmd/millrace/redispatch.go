@@ -86,7 +86,7 @@ func (r *redispatching) run(ctx context.Context, args []string) error {
 		return err
 	}
 	if missing := r.by.missing(); missing != "" {
-		return r.propose(ctx, out, found, unreadable, missing)
+		return r.propose(ctx, out, found, len(args) == 0 && len(found) == r.limit, unreadable, missing)
 	}
 	if len(args) == 0 {
 		return r.carryOutAll(ctx, store, out, of, len(found))
@@ -148,7 +148,7 @@ type outcome struct {
 }
 
 func (r *redispatching) propose(
-	ctx context.Context, out *outbox.Publisher, found []admin.UnsettledOutcome, unreadable error, missing string,
+	ctx context.Context, out *outbox.Publisher, found []admin.UnsettledOutcome, more bool, unreadable error, missing string,
 ) error {
 	layout, err := out.Shards(ctx)
 	if err != nil {
@@ -163,8 +163,8 @@ func (r *redispatching) propose(
 		}
 	}
 	shown := r.print(map[string]any{
-		"would": "redispatch", "outcomes": len(found), "messages": messages, "relay": relay, "first": few,
-	}, func() string { return outcomesText(found, messages) })
+		"would": "redispatch", "outcomes": len(found), "messages": messages, "relay": relay, "first": few, "more": more,
+	}, func() string { return outcomesText(found, messages, more) })
 	if unreadable != nil {
 		r.notef("Left alone, since they cannot be read: %s\n", spoken(unreadable))
 	}
@@ -183,7 +183,7 @@ func outcomeOf(o admin.UnsettledOutcome) outcome {
 	return outcome{o.Consumer, o.Epoch, jsonKey(o.MessageID), o.Topic, uuids, since(o.StoredAt)}
 }
 
-func outcomesText(found []admin.UnsettledOutcome, messages int) string {
+func outcomesText(found []admin.UnsettledOutcome, messages int, limited bool) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s would be stored in the outbox, and a relay sends them:\n\n", returnedBy(messages, len(found)))
 	t := newTable("CONSUMER", "EPOCH", "KEY", "TOPIC", "MESSAGES", "STORED")
@@ -193,6 +193,9 @@ func outcomesText(found []admin.UnsettledOutcome, messages int) string {
 	b.WriteString(t.String())
 	if more := len(found) - firstFew; more > 0 {
 		fmt.Fprintf(&b, "and %d more\n", more)
+	}
+	if limited {
+		b.WriteString("There may be more, which another call takes.\n")
 	}
 	return b.String()
 }
@@ -255,7 +258,7 @@ func (r *redispatching) carryOutAll(ctx context.Context, store *inbox.Store, out
 }
 
 func (r *redispatching) printDone(outcomes, messages int, more bool) error {
-	return r.print(map[string]any{"done": "redispatch", "outcomes": outcomes, "messages": messages}, func() string {
+	return r.print(map[string]any{"done": "redispatch", "outcomes": outcomes, "messages": messages, "more": more}, func() string {
 		text := storedBy(messages, outcomes) + "\n"
 		if more {
 			text += "There may be more: call it again.\n"
