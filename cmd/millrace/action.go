@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -153,6 +154,9 @@ func (act *action) planNamed(ctx context.Context, store *inbox.Store, args []str
 	}
 	p := &plan{}
 	add := func(m admin.Message) {
+		if slices.ContainsFunc(p.messages, func(named admin.Message) bool { return named.ID == m.ID }) {
+			return // it is named twice
+		}
 		p.messages = append(p.messages, m)
 		p.total.N++
 		p.take(m, served)
@@ -223,10 +227,9 @@ func (act *action) carryOut(ctx context.Context, store *inbox.Store, p *plan) er
 			done++
 		}
 	}
-	shown := act.print(map[string]any{"messages": done, "done": act.name}, func() string {
-		return fmt.Sprintf("%s %s\n", messagesIn(admin.Count{N: done}), act.done)
-	})
-	return errors.Join(err, shown)
+	what := fmt.Sprintf("%s %s", messagesIn(admin.Count{N: done}), act.done)
+	shown := act.print(map[string]any{"messages": done, "done": act.name}, func() string { return what + "\n" })
+	return errors.Join(partly(done, what, err), shown)
 }
 
 // deliverable returns an error if nothing would deliver one of the messages.

@@ -51,6 +51,14 @@ lists the messages. -o csv writes all that matches.`,
 	a.completeConsumer(cmd)
 	cmd.AddCommand(a.auditPruneCommand())
 	do := func(ctx context.Context, args []string) error {
+		if err := notEmpty(cmd, "by"); err != nil {
+			return err
+		}
+		for _, flag := range []string{"limit", "before", "after"} {
+			if a.flags.output == "csv" && cmd.Flags().Changed(flag) {
+				return usagef("-o csv writes all that matches: leave out --%s, which is for pages", flag)
+			}
+		}
 		if len(args) == 1 {
 			return a.auditMessages(ctx, cmd, how, args[0])
 		}

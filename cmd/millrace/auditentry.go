@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -103,6 +104,8 @@ so. If you stop it, the next call deletes the rest. Without --yes it exits with 
 			return err
 		case before == "":
 			return usagef("before which time? --before 8760h is a year ago")
+		case until.After(time.Now()):
+			return usagef("--before %s lies in the future: give a time that is past, such as 8760h, a year ago", before)
 		}
 		store, err := a.store(ctx)
 		if err != nil {

@@ -45,6 +45,14 @@ func notFoundf(format string, args ...any) error {
 // unknownKey says that the database does not know the message that explain was asked for.
 type unknownKey struct{ coded }
 
+// partly is err of an action that has done something before. The codes of err itself say that nothing was changed.
+func partly(done int, what string, err error) error {
+	if done == 0 || err == nil {
+		return err
+	}
+	return &coded{exitFailed, fmt.Errorf("%s; then %w", what, err)}
+}
+
 func exitCode(err error) int {
 	var c *coded
 	var s *silent
@@ -68,7 +76,7 @@ func exitCode(err error) int {
 // understood adds what only this run knows about err.
 func (a *app) understood(err error) error {
 	switch {
-	case !a.started && exitCode(err) == exitFailed: // cobra's own
+	case !a.started && exitCode(err) == exitFailed && a.results.err == nil: // cobra's own
 		return &coded{exitUsage, err}
 	case a.interrupt.Err() != nil && exitCode(err) != exitUsage:
 		return &coded{exitInterrupted, fmt.Errorf("interrupted: %w", err)}
@@ -81,7 +89,7 @@ func (a *app) understood(err error) error {
 // hint returns advice that the text of err does not contain.
 func (a *app) hint(err error) string {
 	switch {
-	case !a.started:
+	case !a.started && a.results.err == nil:
 		return "Run millrace --help for the commands."
 	case errors.Is(err, inbox.ErrNotMigrated), errors.Is(err, outbox.ErrNotMigrated):
 		return "Create the tables with: millrace migrate. If they exist, say where with --schema or --prefix."

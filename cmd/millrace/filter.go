@@ -55,6 +55,9 @@ func (s *selection) filter() (admin.Filter, error) {
 	if s.cmd.Flags().Changed("epoch") {
 		f.Epoch = &s.epoch
 	}
+	if s.group < 0 {
+		return f, usagef("--group %d is negative: millrace list --groups shows the groups", s.group)
+	}
 	if s.status != "" {
 		names := statusNames()
 		i := slices.Index(names, strings.ToLower(strings.ReplaceAll(s.status, "-", "_")))
@@ -77,14 +80,37 @@ func instant(flag, text string) (time.Time, error) {
 		return time.Time{}, nil
 	}
 	if d, err := time.ParseDuration(text); err == nil {
+		if d < 0 {
+			return time.Time{}, usagef("--%s %s lies in the future: it says how long ago, so leave the minus out", flag, text)
+		}
 		return time.Now().Add(-d), nil
 	}
 	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04", "2006-01-02 15:04", time.DateOnly} {
-		if t, err := time.Parse(layout, text); err == nil {
-			return t, nil
+		t, err := time.Parse(layout, text)
+		switch {
+		case err != nil:
+			continue
+		case t.IsZero(): // a filter takes it for no limit
+			return t, usagef("--%s %s is the zero time, which is no limit: leave the flag out, or give another time", flag, text)
 		}
+		return t, nil
 	}
 	return time.Time{}, usagef("--%s %q is neither a time in UTC, such as 2026-05-01T08:00:00Z or 2026-05-01, nor a duration, such as 90m", flag, text)
+}
+
+// selecting are the flags whose empty value would select more than the user meant.
+var selecting = []string{
+	"consumer", "status", "topic", "since", "until", "before", "action", "handler", "into", "context", "on",
+}
+
+// notEmpty refuses flags that were given and are empty, as by a variable of the shell that is not set.
+func notEmpty(cmd *cobra.Command, flags ...string) error {
+	for _, name := range flags {
+		if f := cmd.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
+			return usagef("--%s is empty: give a value, or leave the flag out", name)
+		}
+	}
+	return nil
 }
 
 // known returns an error if f names a consumer that does not exist.

@@ -41,7 +41,8 @@ that the consumer knows nor open messages, so you can repeat a call that was cut
 Each line of FILE, or of standard input, has the parts of a key and the time at which the
 message was handled, as CSV: KEY[,TIME]. A key has one part unless the consumer joins
 several; millrace check shows its key. --query reads the same columns from the database of the
-DSN, and cannot change it. A time without a zone is UTC, a number counts seconds since
+DSN, in a transaction that only reads: that prevents an accident, and is no guard against a
+text that ends it, with several statements. A time without a zone is UTC, a number counts seconds since
 1970, and what has no time was handled now; the retention goes by it.
 
 If the service has not run yet, register its consumer with --new, --key and --retention, as

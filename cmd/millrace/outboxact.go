@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -98,7 +99,9 @@ func (act *outboxAction) understand(args []string) (ids []int64, err error) {
 		if err != nil {
 			return nil, usagef("%q is not an id: millrace outbox list shows them", arg)
 		}
-		ids = append(ids, id)
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
 	}
 	return ids, nil
 }
@@ -182,8 +185,7 @@ func (act *outboxAction) carryOut(ctx context.Context, out *outbox.Publisher, me
 		bar.at(done)
 	}
 	bar.end()
-	shown := act.print(map[string]any{"messages": done, "done": act.name}, func() string {
-		return fmt.Sprintf("%s %s\n", messagesIn(admin.Count{N: done}), act.done)
-	})
-	return errors.Join(err, shown)
+	what := fmt.Sprintf("%s %s", messagesIn(admin.Count{N: done}), act.done)
+	shown := act.print(map[string]any{"messages": done, "done": act.name}, func() string { return what + "\n" })
+	return errors.Join(partly(done, what, err), shown)
 }

@@ -12,8 +12,11 @@ import (
 // outputs are the forms of results.
 var outputs = []string{"text", "wide", "json", "yaml", "csv"}
 
-func (a *app) understandOutput(cmd *cobra.Command) error {
+// understandGlobals refuses values that no command takes.
+func (a *app) understandGlobals(cmd *cobra.Command) error {
 	switch {
+	case a.flags.timeout <= 0:
+		return usagef("--timeout %v leaves no time for anything: give more, such as 30s", a.flags.timeout)
 	case !slices.Contains(outputs, a.flags.output):
 		return usagef("--output %s: there are text, wide, json, yaml and csv", a.flags.output)
 	case a.flags.json && a.flags.output != "text" && a.flags.output != "json":
@@ -23,7 +26,7 @@ func (a *app) understandOutput(cmd *cobra.Command) error {
 	case a.flags.output == "csv" && cmd.CommandPath() != "millrace audit":
 		return usagef("--output csv is for millrace audit")
 	}
-	return nil
+	return notEmpty(cmd, selecting...)
 }
 
 // forPeople reports whether results are text, and not for programs.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace-go/millrace/metrics"
 	"github.com/millrace-go/millrace/policy"
 )
 
@@ -122,7 +123,7 @@ func (a *app) policySchemaCommand() *cobra.Command {
 }
 
 func (a *app) policyAlertsCommand() *cobra.Command {
-	var metrics string
+	var namespace string
 	cmd := &cobra.Command{
 		Use:   "alerts FILE",
 		Short: "Print rules for Prometheus, made of the thresholds",
@@ -132,12 +133,15 @@ threshold of the defaults a rule for all consumers that are not named.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completePolicy,
 	}
-	cmd.Flags().StringVar(&metrics, "metrics", "millrace", "the `namespace` of the metrics: metrics.Config.Namespace")
-	cmd.RunE = a.do(func(_ context.Context, args []string) error { return a.policyAlerts(args[0], metrics) })
+	cmd.Flags().StringVar(&namespace, "metrics", "millrace", "the `namespace` of the metrics: metrics.Config.Namespace")
+	cmd.RunE = a.do(func(_ context.Context, args []string) error { return a.policyAlerts(args[0], namespace) })
 	return cmd
 }
 
-func (a *app) policyAlerts(file, metrics string) error {
+func (a *app) policyAlerts(file, namespace string) error {
+	if err := (metrics.Config{Namespace: namespace}).Validate(); err != nil {
+		return usagef("--metrics: %w", err)
+	}
 	p, err := readPolicy(file)
 	if err != nil {
 		return err
@@ -149,7 +153,7 @@ func (a *app) policyAlerts(file, metrics string) error {
 	if !thresholds {
 		return notFoundf("%s has no thresholds: write some below alerts, such as parked: 0", file)
 	}
-	rules := p.AlertRules(metrics)
+	rules := p.AlertRules(namespace)
 	return a.print(map[string]string{"rules": string(rules)}, func() string { return string(rules) })
 }
 

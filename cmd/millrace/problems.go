@@ -1,11 +1,15 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/problems"
 	"github.com/millrace-go/millrace/internal/stored"
@@ -26,12 +30,12 @@ type problem struct {
 	since time.Duration
 }
 
-func (a *app) problemsOf(found []problems.Problem) []problem {
+func (a *app) problemsOf(ctx context.Context, store *inbox.Store, found []problems.Problem) []problem {
 	all := []problem{}
 	for _, f := range found {
 		p := problem{
 			Kind: string(f.Kind), Severity: f.Severity().String(), What: a.said(f), Consumer: f.Consumer, Epoch: f.Epoch,
-			Group: f.Group, Next: a.next(f), since: f.Since,
+			Group: f.Group, Next: a.next(ctx, store, f), since: f.Since,
 		}
 		if f.Count.N > 0 {
 			n := countOf(f.Count)
@@ -55,7 +59,7 @@ func (a *app) said(p problems.Problem) string {
 }
 
 // next returns the command that shows more of a problem, or mends it.
-func (a *app) next(p problems.Problem) string {
+func (a *app) next(ctx context.Context, store *inbox.Store, p problems.Problem) string {
 	args := ""
 	switch of := " --consumer " + word(p.Consumer); p.Kind {
 	case problems.BrokerOut, problems.NoRelay, problems.ShardsUnowned, problems.OutboxLag:
@@ -73,11 +77,12 @@ func (a *app) next(p problems.Problem) string {
 	case problems.Outcomes:
 		args = "redispatch" + of
 	case problems.Stuck:
-		args = "list --status parked"
-		switch {
-		case p.Group != 0:
+		if p.Group != 0 {
 			args = fmt.Sprintf("list --group %d", p.Group)
-		case p.Consumer != "":
+			break
+		}
+		args = "list --status " + stateWithoutError(ctx, store, p.Consumer)
+		if p.Consumer != "" {
 			args += of
 		}
 	case problems.NotServed, problems.OldPending:
@@ -92,6 +97,18 @@ func (a *app) next(p problems.Problem) string {
 		args = "status -o wide"
 	}
 	return "millrace " + a.where() + args
+}
+
+// stateWithoutError returns the state of stuck messages of which no error is noted: parked, or failed_terminal, such
+// as those without a key. If it cannot be read, the status says so elsewhere.
+func stateWithoutError(ctx context.Context, store *inbox.Store, consumer string) string {
+	state := admin.Parked
+	failed := admin.Filter{Consumer: consumer, Status: admin.FailedTerminal}
+	page, err := admin.New(store).SearchBack(ctx, failed, 0, admin.MaxPage, lookAt)
+	if err == nil && slices.ContainsFunc(page.Messages, func(m admin.Message) bool { return m.ErrorGroup == 0 }) {
+		state = admin.FailedTerminal
+	}
+	return strings.ToLower(state.String())
 }
 
 // where returns the flags that name this database and its tables again.

@@ -86,7 +86,7 @@ func (r *redispatching) run(ctx context.Context, args []string) error {
 		return err
 	}
 	if missing := r.by.missing(); missing != "" {
-		return r.propose(ctx, out, found, unreadable, missing)
+		return r.propose(ctx, out, found, len(args) == 0 && len(found) == r.limit, unreadable, missing)
 	}
 	if len(args) == 0 {
 		return r.carryOutAll(ctx, store, out, of, len(found))
@@ -110,7 +110,10 @@ func (r *redispatching) find(
 	if len(keys) == 0 {
 		found = all
 	}
-	for _, arg := range keys {
+	for i, arg := range keys {
+		if slices.Contains(keys[:i], arg) {
+			continue // it is named twice
+		}
 		before := len(found)
 		for _, o := range all {
 			if isKey(keyOf(arg), o.MessageID) {
@@ -145,7 +148,7 @@ type outcome struct {
 }
 
 func (r *redispatching) propose(
-	ctx context.Context, out *outbox.Publisher, found []admin.UnsettledOutcome, unreadable error, missing string,
+	ctx context.Context, out *outbox.Publisher, found []admin.UnsettledOutcome, more bool, unreadable error, missing string,
 ) error {
 	layout, err := out.Shards(ctx)
 	if err != nil {
@@ -160,8 +163,8 @@ func (r *redispatching) propose(
 		}
 	}
 	shown := r.print(map[string]any{
-		"would": "redispatch", "outcomes": len(found), "messages": messages, "relay": relay, "first": few,
-	}, func() string { return outcomesText(found, messages) })
+		"would": "redispatch", "outcomes": len(found), "messages": messages, "relay": relay, "first": few, "more": more,
+	}, func() string { return outcomesText(found, messages, more) })
 	if unreadable != nil {
 		r.notef("Left alone, since they cannot be read: %s\n", spoken(unreadable))
 	}
@@ -180,7 +183,7 @@ func outcomeOf(o admin.UnsettledOutcome) outcome {
 	return outcome{o.Consumer, o.Epoch, jsonKey(o.MessageID), o.Topic, uuids, since(o.StoredAt)}
 }
 
-func outcomesText(found []admin.UnsettledOutcome, messages int) string {
+func outcomesText(found []admin.UnsettledOutcome, messages int, limited bool) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s would be stored in the outbox, and a relay sends them:\n\n", returnedBy(messages, len(found)))
 	t := newTable("CONSUMER", "EPOCH", "KEY", "TOPIC", "MESSAGES", "STORED")
@@ -190,6 +193,9 @@ func outcomesText(found []admin.UnsettledOutcome, messages int) string {
 	b.WriteString(t.String())
 	if more := len(found) - firstFew; more > 0 {
 		fmt.Fprintf(&b, "and %d more\n", more)
+	}
+	if limited {
+		b.WriteString("There may be more, which another call takes.\n")
 	}
 	return b.String()
 }
@@ -201,6 +207,10 @@ func returnedBy(messages, outcomes int) string {
 		runs = fmt.Sprintf("%d outcomes", outcomes)
 	}
 	return messagesIn(admin.Count{N: messages}) + " of " + runs
+}
+
+func storedBy(messages, outcomes int) string {
+	return returnedBy(messages, outcomes) + " stored in the outbox"
 }
 
 // carryOut skips outcomes that somebody else settled first. One that fails stops no other.
@@ -232,7 +242,7 @@ func (r *redispatching) carryOut(
 		}
 	}
 	bar.end()
-	return errors.Join(failures, r.printDone(done, messages, false))
+	return errors.Join(partly(done, storedBy(messages, done), failures), r.printDone(done, messages, false))
 }
 
 // carryOutAll takes all outcomes that the call matches, about so many.
@@ -244,12 +254,12 @@ func (r *redispatching) carryOutAll(ctx context.Context, store *inbox.Store, out
 	bar := r.progress("redispatch", admin.Count{N: total})
 	done, messages, err := admin.New(store).RedispatchAll(ctx, of, r.age, r.limit, operator, out, admin.Pace{Progress: bar.at})
 	bar.end()
-	return errors.Join(err, r.printDone(done, messages, total == r.limit))
+	return errors.Join(partly(done, storedBy(messages, done), err), r.printDone(done, messages, total == r.limit))
 }
 
 func (r *redispatching) printDone(outcomes, messages int, more bool) error {
-	return r.print(map[string]any{"done": "redispatch", "outcomes": outcomes, "messages": messages}, func() string {
-		text := returnedBy(messages, outcomes) + " stored in the outbox\n"
+	return r.print(map[string]any{"done": "redispatch", "outcomes": outcomes, "messages": messages, "more": more}, func() string {
+		text := storedBy(messages, outcomes) + "\n"
 		if more {
 			text += "There may be more: call it again.\n"
 		}

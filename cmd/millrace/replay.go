@@ -105,6 +105,9 @@ Without --yes it shows what it would do, and exits with 2.`,
 var sources = []string{"archive", "journal", "rabbitmq", "sql"}
 
 func (r *replaying) run(ctx context.Context, args []string) error {
+	if args[0] == "" {
+		return usagef("which replay? its name is empty, and replay resume needs one")
+	}
 	if err := r.understand(); err != nil {
 		return err
 	}

@@ -216,6 +216,9 @@ func (a *app) replayCancelCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if status.State != replay.Running {
+			return moved("replay %q is %s already", args[0], status.State)
+		}
 		if missing := by.missing(); missing != "" {
 			a.notef("Replay %q would be ended, with %d sent.\n", args[0], status.Sent)
 			a.unchanged("changed", missing)

@@ -26,9 +26,9 @@ or with a --dsn for each. What only reads works on all of them, and what changes
 something on the one that --on names.
 
 Exit codes: 0 done; 1 failed, or check found errors; 2 a wrong call, or a
-confirmation is missing; 3 no such message or consumer, or nothing matched;
-4 the database cannot be reached; 5 the state of the message,
-step or aggregate does not allow this; 130 interrupted.`
+confirmation is missing; 3 no such message or consumer, or an action matched
+nothing; 4 the database cannot be reached; 5 the state of the message, step,
+aggregate or replay does not allow this; 130 interrupted.`
 
 const rootExamples = `  export MILLRACE_DSN=postgres://millrace@db.internal/shop
   millrace check
@@ -59,7 +59,7 @@ func (a *app) root() *cobra.Command {
 	flags.BoolVar(&a.flags.json, "json", false, "print JSON, as -o json does")
 	flags.StringVarP(&a.flags.output, "output", "o", "text", "the `form` of results: "+strings.Join(outputs, ", ")+"; wide is for status and processes, csv for audit")
 	flags.DurationVar(&a.flags.timeout, "timeout", 30*time.Second, "give up after so long; what works in batches has no limit unless this is given")
-	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.understandOutput(cmd) }
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.understandGlobals(cmd) }
 	complete(root, "output", outputs)
 	if err := root.RegisterFlagCompletionFunc("context", a.contextNames); err != nil {
 		panic(err) // the flag does not exist

@@ -24,6 +24,7 @@ type streams struct {
 // app is one run of the command.
 type app struct {
 	out, err  io.Writer // without secrets
+	results   *results  // what out writes to
 	env       func(string) string
 	secrets   *secrets
 	screen    bool // results go to a terminal …
@@ -53,9 +54,9 @@ type globals struct {
 
 // run runs the command in args and returns its exit code.
 func run(ctx context.Context, args []string, std streams, env func(string) string) int {
-	hidden := &secrets{}
+	hidden, out := &secrets{}, &results{to: std.out}
 	a := &app{
-		out: scrubbed{std.out, hidden}, err: scrubbed{std.err, hidden}, env: env, secrets: hidden,
+		out: scrubbed{out, hidden}, results: out, err: scrubbed{std.err, hidden}, env: env, secrets: hidden,
 		screen: isTerminal(std.out), terminal: isTerminal(std.err), interrupt: ctx,
 	}
 	root := a.root() //nolint:contextcheck // its commands get theirs from ExecuteContext
@@ -64,9 +65,9 @@ func run(ctx context.Context, args []string, std streams, env func(string) strin
 	root.SetIn(std.in)
 	root.SetOut(a.out)
 	root.SetErr(a.err)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	err = errors.Join(err, a.close())
-	return a.report(err)
+	return a.unwritten(cmd, a.report(err), err)
 }
 
 func isTerminal(stream any) bool {
@@ -110,7 +111,7 @@ func (a *app) limited(w work, bounded func(*cobra.Command) bool, on func(context
 	}
 }
 
-// printf writes results. A reader that has gone away is not an error.
+// printf writes results. Whether they could be written shows at the end.
 func (a *app) printf(format string, args ...any) { _, _ = fmt.Fprintf(a.out, format, args...) }
 
 // notef writes diagnostics.

@@ -78,6 +78,9 @@ func (a *app) watch(ctx context.Context, every time.Duration, show func(context.
 		} else {
 			a.printf("%s\n", page.text)
 		}
+		if a.results.err != nil {
+			return nil // nobody sees the next page
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -158,7 +161,7 @@ func (a *app) status(ctx context.Context, exitCode bool) error {
 	if err != nil {
 		return err
 	}
-	s := status{Problems: a.problemsOf(found), Consumers: consumersOf(of.Backlogs), Outbox: outboxStatusOf(of.Outbox)}
+	s := status{Problems: a.problemsOf(ctx, store, found), Consumers: consumersOf(of.Backlogs), Outbox: outboxStatusOf(of.Outbox)}
 	if s.Tables, err = tablesOf(ctx, store); err != nil {
 		return err
 	}

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -119,6 +121,9 @@ look for the id on the other side. Without --yes it shows the step, and exits wi
 	cmd.RunE = a.do(func(ctx context.Context, args []string) error {
 		if done == notDone {
 			return usagef("was it done? Give --done or --not-done")
+		}
+		if id, err := hex.DecodeString(strings.ReplaceAll(args[0], "-", "")); err != nil || len(id) != 16 {
+			return usagef("%q is not the id of a step: millrace steps list shows them", args[0])
 		}
 		store, err := a.store(ctx)
 		if err != nil {

@@ -86,6 +86,38 @@ func TestWhatItMends(t *testing.T) {
 	}))
 }
 
+// TestAnActionThatEndsHalfway does not say that nothing was changed.
+func TestAnActionThatEndsHalfway(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, testdb.On(t, "sqlite"))
+	why := []string{"--reason", "x", "--yes"}
+	r := s.run(append([]string{"discard", "3", "4"}, why...)...)
+	assert.Equal(t, 5, r.code, "nothing was changed, since row 3 is tried again by itself")
+	r = s.run(append([]string{"discard", "4", "3", "5"}, why...)...)
+	assert.Equal(t, 1, r.code, r.err)
+	assert.Equal(t, "1 message discarded\n", r.out)
+	assert.Contains(t, r.err, "millrace: 1 message discarded; then inbox: ")
+	assert.Equal(t, 1, s.count(`SELECT COUNT(*) FROM millrace_audit`))
+	assert.Equal(t, 1, s.count(`SELECT COUNT(*) FROM millrace_messages WHERE id = 5`), "it came after the one that failed")
+}
+
+func TestAMessageThatIsNamedTwiceIsTakenOnce(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, testdb.On(t, "sqlite"))
+	assert.Contains(t, s.run("discard", "5", "6", "5").out, "2 messages would be discarded")
+	for says, args := range map[string][]string{
+		"1 message discarded\n":                         {"discard", "4", "4"},
+		"2 messages discarded\n":                        {"discard", id(5), id(6), id(5), "--id", "5", "--consumer", "billing"},
+		"2 messages deleted\n":                          {"outbox", "discard", "1", "2", "1"},
+		"1 message of 1 outcome stored in the outbox\n": {"redispatch", id(21), id(21)},
+	} {
+		r := s.run(append(args, "--reason", "x", "--yes")...)
+		assert.Zero(t, r.code, r.err)
+		assert.Equal(t, says, r.out)
+	}
+	assert.Contains(t, s.run("redispatch", id(21), id(21), "--age", "0s").err, "no outcome")
+}
+
 func TestRetryThroughTheOutbox(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {

@@ -51,6 +51,14 @@ func withFiles(t *testing.T, args ...string) result {
 	return result{code: exit(t, cmd.Run()), out: out.String(), err: err.String()}
 }
 
+func TestPolicyAlertsTakeNamesOfMetrics(t *testing.T) {
+	t.Parallel()
+	r := withFiles(t, "policy", "alerts", "policy.yaml", "--metrics", "bad name")
+	assert.Equal(t, 2, r.code)
+	assert.Empty(t, r.out)
+	assert.Contains(t, r.err, `--metrics: metrics: invalid Config: Namespace "bad name" must be letters, digits and _`)
+}
+
 func TestPolicySchema(t *testing.T) {
 	t.Parallel()
 	r := withFiles(t, "policy", "schema")

@@ -75,6 +75,13 @@ func TestWhatIsAProblem(t *testing.T) {
 		}, ""},
 		{"stored messages that are handled", func() { s.stored(time.Minute) }, ""},
 		{"nobody delivers them", func() { s.stored(2 * time.Hour) }, "billing: no queue delivers what is stored 1 2h millrace list --consumer billing"},
+		{"a message without a key and without an error", func() {
+			s.stored(2 * time.Hour)
+			s.exec(`UPDATE millrace_messages SET status = 5, reason = 'no key'`)
+		}, "billing: no key 1 2h millrace list --status failed_terminal --consumer billing"},
+		{"a parked one without an error", func() { s.exec(`UPDATE millrace_messages SET status = 6`) },
+			"billing: no key 1 2h millrace list --status parked --consumer billing"},
+		{"stored messages again", func() { s.stored(2 * time.Hour) }, "billing: no queue delivers"},
 		{"too slowly", func() { s.serve() }, "billing: stored messages are not handled in time 1 2h millrace list --consumer billing"},
 		{"a pause", func() { require.Zero(t, s.run(append([]string{"pause", "billing"}, reason...)...).code) },
 			"billing: paused by ada: the bank is down 1 "},

@@ -50,3 +50,18 @@ func TestAnOutcomeIsSentOnce(t *testing.T) {
 		assert.Contains(t, s.run("redispatch", "--consumer", "mail", "torn").err, `message "torn"`)
 	}))
 }
+
+// TestMoreOutcomesThanTheLimit: whoever reads it, in text or as a program, knows that there may be more.
+func TestMoreOutcomesThanTheLimit(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, testdb.On(t, "sqlite"))
+	s.outcome("another", msgcode.Encode([]*message.Message{order(60)}))
+	few, why := []string{"redispatch", "--limit", "1"}, []string{"--reason", "x", "--yes"}
+	assert.Contains(t, s.run(few...).out, "There may be more")
+	assert.Contains(t, s.run(append(few, "--json")...).out, `"more": true`)
+	assert.NotContains(t, s.run("redispatch").out, "There may be more")
+	assert.Contains(t, s.run("redispatch", "--json").out, `"more": false`)
+	assert.NotContains(t, s.run("redispatch", "another", "--limit", "1").out, "There may be more", "it names one")
+	assert.Contains(t, s.run(append(append(few, "--json"), why...)...).out, `"more": true`)
+	assert.Contains(t, s.run(append([]string{"redispatch", "--json"}, why...)...).out, `"more": false`)
+}
