@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -138,10 +139,10 @@ func revealStory(ctx context.Context, store *inbox.Store, story *admin.Story, by
 			continue
 		}
 		result, err := admin.New(store).RevealResult(ctx, c.Consumer, c.Epoch, story.MessageID, by)
-		if err != nil {
+		if err != nil && (ctx.Err() != nil || errors.Is(err, inbox.ErrUnavailable)) {
 			return err
 		}
-		story.Claims[i].Result = result
+		story.Claims[i].Result, story.Claims[i].ResultUnreadable = result, err // it may be sealed
 	}
 	return nil
 }

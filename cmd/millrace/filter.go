@@ -55,8 +55,8 @@ func (s *selection) filter() (admin.Filter, error) {
 	if s.cmd.Flags().Changed("epoch") {
 		f.Epoch = &s.epoch
 	}
-	if s.group < 0 {
-		return f, usagef("--group %d is negative: millrace list --groups shows the groups", s.group)
+	if s.cmd.Flags().Changed("group") && s.group <= 0 {
+		return f, usagef("--group %d is no group: millrace list --groups shows the groups", s.group)
 	}
 	if s.status != "" {
 		names := statusNames()

@@ -89,6 +89,8 @@ func (c *chapter) claimed(claim admin.StoryClaim) {
 	switch {
 	case claim.Result != nil:
 		c.add(claim.ProcessedAt, "result", string(claim.Result))
+	case claim.ResultUnreadable != nil:
+		c.add(claim.ProcessedAt, "result", fmt.Sprintf("%d bytes, which cannot be shown: %s", claim.ResultSize, spoken(claim.ResultUnreadable)))
 	case claim.ResultSize > 0:
 		c.add(claim.ProcessedAt, "result", fmt.Sprintf("%d bytes, which --payload shows", claim.ResultSize))
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/inbox/payload"
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -329,6 +330,28 @@ func TestAPayloadInJSONIsWhole(t *testing.T) {
 			assert.Nil(t, shown.Messages[0].Payload)
 			assert.Contains(t, s.run(append(args, "--payload", "--reason", "x")...).out, "\ufffd\ufffd")
 		}
+	}))
+}
+
+// TestASealedResultIsNoReasonToShowNothing: the command has no keys.
+func TestASealedResultIsNoReasonToShowNothing(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
+		codec, err := payload.NewAESGCM(payload.KeyRing{Current: "1", Keys: map[string][]byte{"1": make([]byte, 32)}})
+		require.NoError(t, err)
+		store := rig.NewStore(t, s.db.DB, inbox.Config{WithoutPlugin: true, Payloads: codec})
+		mail, err := store.Handler(inbox.ConsumerConfig{Name: "mail"}, func(msg *message.Message) ([]*message.Message, error) {
+			return nil, inbox.SetResult(msg.Context(), map[string]int{"mails": 4711})
+		})
+		require.NoError(t, err)
+		msg := order(77)
+		msg.SetContext(t.Context())
+		_, err = mail(msg)
+		require.NoError(t, err)
+		r := s.run("explain", id(77), "--payload", "--reason", "x")
+		assert.Zero(t, r.code, r.err)
+		assert.Regexp(t, `result +\d+ bytes, which cannot be shown: .*the payload is sealed`, r.out)
+		assert.NotContains(t, r.out+r.err, "4711")
 	}))
 }
 
