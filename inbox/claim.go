@@ -87,7 +87,7 @@ func (c *claimConsumer) claim(msg *message.Message, v *visit) (*claim, error) {
 		return nil, d.fail(err)
 	}
 	if !s.work.enter() {
-		d.interrupted(ErrClosed)
+		_ = c.reject(d, ErrClosed)
 		return nil, ErrClosed
 	}
 	defer func() {

@@ -67,6 +67,15 @@ func (i Internals) DeleteOutcome(ctx context.Context, tx *sqlx.Tx, consumer int3
 	return n == 1, err
 }
 
+// Refuse returns a handler that fails with err, after pauses: many sources redeliver at once what is nacked.
+func (Internals) Refuse(err error) message.HandlerFunc {
+	var p pace
+	return func(msg *message.Message) ([]*message.Message, error) {
+		p.wait(msg.Context())
+		return nil, err
+	}
+}
+
 // Result returns the result of [SetResult] that is kept for a consumer.
 func (i Internals) Result(ctx context.Context, consumer string, kept []byte) (json.RawMessage, error) {
 	return i.store.openResult(ctx, consumer, kept)

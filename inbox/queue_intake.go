@@ -13,6 +13,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/msgcode"
 	"github.com/millrace-go/millrace/internal/original"
 	"github.com/millrace-go/millrace/internal/stored"
@@ -88,11 +89,14 @@ func (q *Queue) PutOpen(ctx context.Context, topic string, msgs ...*message.Mess
 	return handled, nil
 }
 
-// Unanswered reports whether Put failed because the database is away, or, in a queue with an OrderKey, did not answer in
-// time: a message that is given back to its source then would come again behind later ones of its key.
+// Unanswered reports whether Put failed because the database is away. In a queue with an OrderKey, it counts as well if
+// anybody else did not answer, such as a key service: a message that is given back to its source then would come again
+// behind later ones of its key.
 func (q *Queue) Unanswered(err error) bool {
-	late := errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, errNotIdentified)
-	return saysOf(err).Down() || late && q.config.OrderKey != nil
+	if q.config.OrderKey == nil {
+		return saysOf(err).Down()
+	}
+	return dialect.Classify(err).Down() || blameless(context.Background(), err)
 }
 
 func (q *Queue) put(ctx context.Context, all []*arrival) error {

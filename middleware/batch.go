@@ -104,7 +104,7 @@ func (b Batch) handler(h BatchFunc, err error) message.HandlerFunc {
 		if i.Store != nil {
 			i.Store.Logger().Error("middleware.Batch does not work", err, nil)
 		}
-		return func(*message.Message) ([]*message.Message, error) { return nil, err }
+		return inbox.Internals{}.Refuse(err)
 	}
 	return i.each("middleware.Batch", func(msg *message.Message) ([]*message.Message, error) {
 		return h(msg.Context(), []*message.Message{msg})

@@ -84,7 +84,7 @@ func (d Deduplicate) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		if d.Claims != nil {
 			d.Claims.Logger().Error("middleware.Deduplicate does not work", err, nil)
 		}
-		return func(*message.Message) ([]*message.Message, error) { return nil, err }
+		return inbox.Internals{}.Refuse(err)
 	}
 	handler := d.handlers(h)
 	return leaving.Nack(func(msg *message.Message) ([]*message.Message, error) {

@@ -203,6 +203,8 @@ func TestDeduplicatePausesBeforeItNacksWhatIsRefused(t *testing.T) {
 		"it stands twice":   func(h message.HandlerFunc) message.HandlerFunc { return twice.Middleware(twice.Middleware(h)) },
 		"no key":            keyless.Middleware,
 		"no answer":         unanswered.Middleware,
+		"wrong settings":    millrace.Deduplicate{}.Middleware,
+		"those of Inbox":    millrace.Inbox{}.Middleware,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -94,7 +94,7 @@ func (i Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		if i.Store != nil {
 			i.Store.Logger().Error("middleware.Inbox does not work", err, nil)
 		}
-		return func(*message.Message) ([]*message.Message, error) { return nil, err }
+		return inbox.Internals{}.Refuse(err)
 	}
 	return i.each("middleware.Inbox", h, func(config inbox.ConsumerConfig) (message.HandlerFunc, error) {
 		return i.Store.Handler(config, h)

@@ -159,7 +159,7 @@ func (i *intake) storeBatch(ctx context.Context, batch []*message.Message) {
 		}
 		for tries := 1; i.queue.Unanswered(err) && ctx.Err() == nil; tries++ {
 			if tries == 1 {
-				i.log(msg).Error("pubsub: a message could not be stored; it waits, unacked, for the database", err, nil)
+				i.log(msg).Error("pubsub: a message could not be stored; it waits, unacked, for an answer", err, nil)
 			}
 			rest(ctx, min(i.Poll, afterError))
 			handled, err = i.put(ctx, msg)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -97,14 +98,7 @@ var leaseBodies = []testdb.Body{
 	{Name: "an outage while messages of an order key arrive", Why: "they wait at their source: given back, they would be overtaken",
 		Run: wired(func(t *testing.T, b *bed, wire *servers.Wire, durable pubsub.Durable, events *rig.Events) {
 			durable.OrderKey = func(*message.Message) (string, error) { return "a", nil }
-			var mu sync.Mutex
-			var handled []string
-			s := b.start(durable, silent(func(msg *message.Message) error {
-				mu.Lock()
-				defer mu.Unlock()
-				handled = append(handled, msg.UUID)
-				return nil
-			}))
+			s, handled := b.noting(durable)
 			first := newMessage()
 			assert.True(t, s.deliver(first))
 			rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
@@ -122,10 +116,33 @@ var leaseBodies = []testdb.Body{
 				}
 			}
 			rig.Eventually(b, "all are handled", func() bool { return b.rows() == 0 })
-			mu.Lock()
-			defer mu.Unlock()
-			assert.Equal(t, uuids(append([]*message.Message{first}, all...)), handled)
+			assert.Equal(t, uuids(append([]*message.Message{first}, all...)), handled())
 		})},
+	{Name: "a key that nobody answers for, before others of an order key", Why: "it waits at its source, and they behind it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		events := &rig.Events{}
+		store := rig.NewStore(t, b.db.DB, inbox.Config{WithoutPlugin: true, Logger: events})
+		durable, all := storeFirst(store), newMessages(3)
+		var down atomic.Bool
+		down.Store(true)
+		durable.OrderKey = func(*message.Message) (string, error) { return "a", nil }
+		durable.Key = inbox.ByFunc("asks", func(msg *message.Message) (string, error) {
+			if msg.UUID == all[0].UUID && down.Load() {
+				return "", context.DeadlineExceeded
+			}
+			return msg.UUID, nil
+		})
+		s, handled := b.noting(durable)
+		for _, msg := range all {
+			s.source.Send(b, msg)
+		}
+		rig.Eventually(b, "nobody answers", says(events, "a message could not be stored"))
+		down.Store(false)
+		for _, msg := range all {
+			require.True(t, rig.Answer(b, msg))
+		}
+		rig.Eventually(b, "all are handled", func() bool { return b.rows() == 0 })
+		assert.Equal(t, uuids(all), handled())
+	})},
 	{Name: "a row that a dead session holds", Why: "the leases of the others are renewed", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		if b.db.Dialect == "sqlite" {
 			t.Log("there are no locks of rows")
@@ -247,6 +264,24 @@ func (b *bed) toldAgain(durable pubsub.Durable, events *rig.Events, leave, comeB
 func (b *bed) wire() *servers.Wire {
 	b.Helper()
 	return servers.Proxy(b, regexp.MustCompile(`[\w.]+:\d+\b`).FindString(b.db.DSN[strings.LastIndex(b.db.DSN, "@"):]))
+}
+
+// noting runs a handler, and returns the messages in the order in which it had them.
+func (b *bed) noting(durable pubsub.Durable) (s *service, handled func() []string) {
+	b.Helper()
+	var mu sync.Mutex
+	var all []string
+	s = b.start(durable, silent(func(msg *message.Message) error {
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, msg.UUID)
+		return nil
+	}))
+	return s, func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return all
+	}
 }
 
 // says asks whether the service has logged a text.
