@@ -237,7 +237,25 @@ func losesBroker(s *service, _ string) func() {
 // cannotStore: the database, which is about to be lost, must have a message before its handler.
 func cannotStore(s *service, consumer string) func() {
 	feed := s.serve(pubsub.Durable{Consumer: consumer, Mode: pubsub.StoreFirst, MinBackoff: 100 * time.Millisecond}, s.inbox(consumer, inbox.Options{}, takes))
-	return again(s.T, 250*time.Millisecond, func() { feed.Give(newMessage("paid", "x")) })
+	var last *message.Message
+	return again(s.T, 250*time.Millisecond, func() {
+		if last != nil && !answered(last) {
+			return // it waits for the database: more of them would be a backlog once it is back
+		}
+		last = newMessage("paid", "x")
+		feed.Give(last)
+	})
+}
+
+func answered(msg *message.Message) bool {
+	select {
+	case <-msg.Acked():
+		return true
+	case <-msg.Nacked():
+		return true
+	default:
+		return false
+	}
 }
 
 func losesDatabase(s *service, consumer string) func() {

@@ -108,14 +108,17 @@ func TestEarlyMessagesWaitInMemory(t *testing.T) {
 		store, l := b.talks(pool.DB)
 		h := b.gated(store, millrace.VersionGate{}, handler)
 		reads := countReads(pool)
+		var began time.Time
 		b.untilKept(h, func(aggregate string) []<-chan error {
+			began = time.Now()
 			reads.Store(0)
 			ends := b.early(h, l, aggregate)
 			must(t, h, change("beside "+aggregate, 1)) // the pool is free
 			must(t, h, change(aggregate, 1))
 			return ends
 		})
-		assert.Less(t, reads.Load(), int64(20), "one of them asks for all")
+		most := 20 + int64(time.Since(began)/(500*time.Millisecond)) // it asks that often
+		assert.Less(t, reads.Load(), most, "one of them asks for all")
 	}))
 }
 

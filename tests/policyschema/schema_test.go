@@ -55,9 +55,9 @@ func TestTheSchemaTakesGoodFiles(t *testing.T) {
 // beyond are the bad files that the schema takes: what is wrong with them is what two fields
 // say together, or over the whole file, or how the file is written.
 var beyond = strings.Fields(`
-	anchor-used-twice backoff default-retention-below-window epoch-hidden gap-for held-with-fail intent-effects key-offset
+	anchor-used-twice backoff default-retention-below-window epoch-hidden former-key-same gap-for held-with-fail intent-effects key-offset
 	key-optional-uuid key-payload-collision on-parked-without-order once-intent
-	once-none once-versions one-name one-name-default order-without-stored pending-without-queue quoted-name replay-effects
+	once-none once-versions one-name one-name-default order-without-stored pending-without-queue quoted-name replay-effects shadow-batch unused-gap unused-held
 	replay-effects-inherited replay-none retention-below-inherited-window retention-below-window retention-tiny
 	retry-without-queue strict-empty suppress-dedup suppress-dedup-inherited tag two-documents unused-retry defaults-alone unused-strict
 	second-document-broken number-octal key-space order-by-parts`)
