@@ -29,8 +29,13 @@ func noKey(ctx context.Context, err error) (why, error) {
 // if the delivery ended, or if the function asked a database that is down, busy or slow, or returned
 // ErrUnavailable.
 func blameless(ctx context.Context, err error) bool {
+	return ctx.Err() != nil || unanswered(err)
+}
+
+// unanswered reports whether err says that somebody who was asked is down, busy or slow.
+func unanswered(err error) bool {
 	kind := dialect.Classify(err)
-	return ctx.Err() != nil || kind == dialect.Unavailable || kind == dialect.Contention ||
+	return kind == dialect.Unavailable || kind == dialect.Contention ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrUnavailable)
 }
 

@@ -96,7 +96,7 @@ func (q *Queue) Unanswered(err error) bool {
 	if q.config.OrderKey == nil {
 		return saysOf(err).Down()
 	}
-	return dialect.Classify(err).Down() || blameless(context.Background(), err)
+	return dialect.Classify(err).Down() || unanswered(err)
 }
 
 func (q *Queue) put(ctx context.Context, all []*arrival) error {
