@@ -42,7 +42,8 @@ type Pace struct {
 // it ends even if some fail again. It works in batches and skips messages that somebody else
 // changed meanwhile, and those that it cannot read or send back, of which it returns an error at the
 // end. A message that to refuses waits for an operator again. RetryAll returns the number of messages
-// that will be handled now, also with an error or at the end of ctx: another call does the rest. The audit has one entry of it for each consumer, see [Admin.AuditMessages].
+// that will be handled now, also with an error or at the end of ctx: another call does the rest. The
+// audit has one entry of it for each consumer, see [Admin.AuditMessages].
 func (a *Admin) RetryAll(ctx context.Context, f Filter, by Operator, to message.Publisher, pace Pace) (retried int, err error) {
 	bulk := pace.bulk(by, stored.Retry, f.String())
 	retried, err = a.forAll(ctx, f, by, pace, Status.Retryable, func(rows []stored.Message) (int, error) {

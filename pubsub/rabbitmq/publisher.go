@@ -178,10 +178,9 @@ func newPublisher(from source, broker amqp.Config, config PublisherConfig) *Publ
 //
 // An error is outbox.ErrPermanent if the message itself is the reason: no queue takes it, it is
 // larger than RabbitMQ allows, it cannot be marshalled, the topic gives an exchange or a routing key of
-// more than 255 bytes. If a message cannot be marshalled, those
-// behind it fail too, so that none overtakes it. A refusal by RabbitMQ comes only when later
-// messages are on their way: to keep the order across such failures, never put two messages of
-// one key into a call.
+// more than 255 bytes. If a message cannot be marshalled, those behind it fail too, so that none
+// overtakes it. A refusal by RabbitMQ comes only when later messages are on their way: to keep the order
+// across such failures, never put two messages of one key into a call.
 //
 // Without a connection Publish fails at once with [ErrNotConnected]; it does not wait for one. It
 // ignores the contexts of the messages.

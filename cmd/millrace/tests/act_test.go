@@ -1,7 +1,6 @@
 package tests_test
 
 import (
-	"encoding/json"
 	"os/user"
 	"strings"
 	"testing"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
-	"github.com/millrace-go/millrace/inbox/payload"
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -294,64 +292,6 @@ func TestManyAreRetried(t *testing.T) {
 		require.Zero(t, r.code, r.err)
 		assert.Equal(t, "250 messages to be handled now\n", r.out)
 		assert.Empty(t, r.err, "there is no terminal, so there is no bar")
-	}))
-}
-
-// TestPayloadsAreNotReadUnlessShown: there may be many, and large ones.
-func TestPayloadsAreNotReadUnlessShown(t *testing.T) {
-	t.Parallel()
-	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
-		s.exec(`ALTER TABLE millrace_outbox DROP COLUMN payload`)
-		for args, code := range map[string]int{"list": 0, "list --topic payments --json": 0, "retry 1": 2, "retry --all-matching": 2, "list --payload --reason x": 1} {
-			r := s.run(append([]string{"outbox"}, strings.Fields(args)...)...)
-			assert.Equal(t, code, r.code, "%s: %s", args, r.err)
-		}
-	}))
-}
-
-// TestAPayloadInJSONIsWhole: also where it is no text.
-func TestAPayloadInJSONIsWhole(t *testing.T) {
-	t.Parallel()
-	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
-		payload := []byte("\x08\x96\x01\xff\x00")
-		s.exec(`UPDATE millrace_messages SET payload = ?`, payload)
-		s.exec(`UPDATE millrace_outbox SET payload = ?`, payload)
-		for _, args := range [][]string{{"list"}, {"outbox", "list"}} {
-			var shown struct {
-				Messages []struct {
-					Payload       *string
-					PayloadBase64 []byte `json:"payload_base64"`
-				}
-			}
-			r := s.run(append(args, "--payload", "--reason", "x", "--json")...)
-			require.NoError(t, json.Unmarshal([]byte(r.out), &shown), r.err)
-			require.NotEmpty(t, shown.Messages)
-			assert.Equal(t, payload, shown.Messages[0].PayloadBase64)
-			assert.Nil(t, shown.Messages[0].Payload)
-			assert.Contains(t, s.run(append(args, "--payload", "--reason", "x")...).out, "\ufffd\ufffd")
-		}
-	}))
-}
-
-// TestASealedResultIsNoReasonToShowNothing: the command has no keys.
-func TestASealedResultIsNoReasonToShowNothing(t *testing.T) {
-	t.Parallel()
-	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
-		codec, err := payload.NewAESGCM(payload.KeyRing{Current: "1", Keys: map[string][]byte{"1": make([]byte, 32)}})
-		require.NoError(t, err)
-		store := rig.NewStore(t, s.db.DB, inbox.Config{WithoutPlugin: true, Payloads: codec})
-		mail, err := store.Handler(inbox.ConsumerConfig{Name: "mail"}, func(msg *message.Message) ([]*message.Message, error) {
-			return nil, inbox.SetResult(msg.Context(), map[string]int{"mails": 4711})
-		})
-		require.NoError(t, err)
-		msg := order(77)
-		msg.SetContext(t.Context())
-		_, err = mail(msg)
-		require.NoError(t, err)
-		r := s.run("explain", id(77), "--payload", "--reason", "x")
-		assert.Zero(t, r.code, r.err)
-		assert.Regexp(t, `result +\d+ bytes, which cannot be shown: .*the payload is sealed`, r.out)
-		assert.NotContains(t, r.out+r.err, "4711")
 	}))
 }
 
