@@ -22,7 +22,7 @@ type Remedy struct {
 	GroupFailure     string
 
 	RetryMessage   string // takes 1 to have the message handled although it was replayed, else 0
-	UndoRetry      string // of a message that could not be sent back
+	UndoRetry      string // of a message that could not be sent back; takes the reason that the retry gave it last
 	ReplacePayload string
 	ReplaceHash    string
 
@@ -94,7 +94,7 @@ var commonRemedy = Remedy{
 	UndoRetry: `
 		UPDATE millrace_messages
 		SET status = ?, attempts = ?, reason = ?, reason_code = ?, due_at = ?
-		WHERE consumer = ? AND message_id = ? AND status + 0 = 4 AND attempts = 0 AND lease_token = 0`,
+		WHERE consumer = ? AND message_id = ? AND status + 0 = 4 AND attempts = 0 AND lease_token = 0 AND reason = ?`,
 	ReplacePayload: `
 		UPDATE millrace_messages
 		SET payload = ?, payload_form = ?, payload_ref = ?, payload_hash = ?

@@ -127,18 +127,21 @@ func (r *Rows) SetDue(ctx context.Context, tx *sqlx.Tx, by Operator, action stri
 		allowed = 1
 	}
 	moved, err := database.Affected(tx.ExecContext(ctx, r.Dialect.Remedy.RetryMessage,
-		[]byte("tried again by "+by.Name), allowed, row.Consumer, row.MessageID, row.Status))
+		triedBy(by), allowed, row.Consumer, row.MessageID, row.Status))
 	if err == nil && moved != 1 {
 		err = r.Conflict(ctx, tx, row, (*Message).Remediable)
 	}
 	return err
 }
 
-// UndoRetry puts a message whose retry could not be sent back as it was, unless a copy was tried meanwhile, and records
-// that.
+// triedBy is the reason of a message that an operator has tried again.
+func triedBy(by Operator) []byte { return []byte("tried again by " + by.Name) }
+
+// UndoRetry puts a message whose retry could not be sent back as it was, unless a copy was tried or another operator
+// has retried it meanwhile, and records that.
 func (r *Rows) UndoRetry(ctx context.Context, tx *sqlx.Tx, by Operator, row *Message) error {
 	undone, err := database.Affected(tx.ExecContext(ctx, r.Dialect.Remedy.UndoRetry,
-		row.Status, row.Attempts, row.Reason, row.ReasonCode, row.DueAt, row.Consumer, row.MessageID))
+		row.Status, row.Attempts, row.Reason, row.ReasonCode, row.DueAt, row.Consumer, row.MessageID, triedBy(by)))
 	if err != nil || undone == 0 {
 		return err
 	}

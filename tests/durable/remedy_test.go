@@ -144,6 +144,16 @@ var remedyBodies = []testdb.Body{
 			assert.Zero(t, n)
 			assert.Equal(t, before, b.find(admin.Filter{}))
 			assert.Equal(t, []int{1, 1}, []int{b.audited("retry"), b.audited("undo retry")})
+			eve, meanwhile := admin.Operator{Name: "eve", Reason: ada.Reason}, &rig.Publisher{}
+			n, err = ops.RetryAll(t.Context(), admin.Filter{}, ada, refuses(func() {
+				require.NoError(t, ops.Retry(t.Context(), before[1].ID, eve, meanwhile))
+			}), admin.Pace{})
+			require.ErrorIs(t, err, errBoom)
+			assert.Zero(t, n)
+			assert.Len(t, meanwhile.Messages(), 1)
+			assert.Equal(t, 1, b.open(admin.FailedRetryable), "eve's retry stands")
+			assert.Equal(t, 1, b.audited("undo retry"))
+			b.db.Do(t, `UPDATE millrace_messages SET status = ? WHERE status = ?`, before[1].Status, admin.FailedRetryable)
 			broker.FailWith(nil)
 			n, err = ops.RetryAll(t.Context(), admin.Filter{}, ada, broker, admin.Pace{})
 			require.ErrorContains(t, err, "its topic is not known")
@@ -355,3 +365,9 @@ var remedyBodies = []testdb.Body{
 		assert.Len(t, story.Audit, 2, "its own decision, and that about the collision with it")
 	})},
 }
+
+// refuses is a publisher that fails after it has called a function.
+type refuses func()
+
+func (f refuses) Publish(string, ...*message.Message) error { f(); return errBoom }
+func (refuses) Close() error                                { return nil }
