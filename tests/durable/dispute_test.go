@@ -51,13 +51,10 @@ func early(msg *message.Message) *message.Message {
 	return msg
 }
 
-// due ends the wait of what is stored, once MariaDB finds no deadlock with what the service does.
+// due ends the wait of what is stored.
 func (d *dispute) due() {
 	d.Helper()
-	rig.Eventually(d, "it is made due", func() bool {
-		_, err := d.db.ExecContext(d.Context(), `UPDATE millrace_messages SET due_at = received_at WHERE status = 1`)
-		return err == nil
-	})
+	d.db.Do(d, `UPDATE millrace_messages SET due_at = received_at WHERE status = 1`)
 }
 
 // ends expects that the message was handled with its payload, and that the other is parked.

@@ -20,6 +20,8 @@ import (
 
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/internal/dialect"
 )
 
 // DB is a pool on a database of one test's own. The pool is closed when the test that asked for
@@ -206,10 +208,15 @@ func With[B any](bed func(*testing.T, *DB) B, body func(*testing.T, B)) func(*te
 	}
 }
 
-// Do carries out a statement, whose placeholders are question marks on every database.
+// Do carries out a statement, whose placeholders are question marks on every database. If the server
+// ends it for a deadlock with what runs beside the test, Do carries it out again.
 func (db *DB) Do(t testing.TB, query string, args ...any) {
 	t.Helper()
-	_, err := db.ExecContext(context.WithoutCancel(t.Context()), db.Rebind(query), args...)
+	ctx := context.WithoutCancel(t.Context())
+	_, err := db.ExecContext(ctx, db.Rebind(query), args...)
+	for begun := time.Now(); dialect.Classify(err) == dialect.Contention && time.Since(begun) < 30*time.Second; {
+		_, err = db.ExecContext(ctx, db.Rebind(query), args...)
+	}
 	require.NoError(t, err, query)
 }
 

@@ -182,3 +182,32 @@ func BenchmarkEach(b *testing.B) {
 		}
 	})
 }
+
+// A consumer that runs beside a test may end up in a deadlock with what the test changes itself.
+func TestDoIsCarriedOutAgainAfterADeadlock(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "mysql")
+	db.Do(t, `CREATE TABLE things (id INT PRIMARY KEY, n INT NOT NULL)`)
+	db.Do(t, `INSERT INTO things VALUES (1, 0), (2, 0), (3, 0), (4, 0)`)
+	tx, err := db.BeginTxx(t.Context(), nil)
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback() }()
+	for _, id := range []int{4, 3, 2} { // it has written more, so the other is ended
+		_, err = tx.Exec(`UPDATE things SET n = 10 WHERE id = ?`, id)
+		require.NoError(t, err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		db.Do(t, `UPDATE things SET n = n + 1 ORDER BY id`)
+	}()
+	assert.Eventually(t, func() bool {
+		var free []int
+		return assert.NoError(t, db.Select(&free, `SELECT id FROM things WHERE id = 1 FOR UPDATE SKIP LOCKED`)) && len(free) == 0
+	}, time.Minute, time.Millisecond, "the other has the first row")
+	_, err = tx.Exec(`UPDATE things SET n = 10 WHERE id = 1`)
+	require.NoError(t, err)
+	require.NoError(t, tx.Commit())
+	<-done
+	assert.Equal(t, 44, db.Count(t, `SELECT SUM(n) FROM things`))
+}
