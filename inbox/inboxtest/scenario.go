@@ -68,7 +68,8 @@ type Scenario struct {
 	// should be as short as the handler allows. Defaults to 1 second.
 	Slow time.Duration
 
-	// Patience is how long a play may take before it counts as stuck. Defaults to 20 seconds.
+	// Patience is how long a play may take before it counts as stuck. On a busy machine it may take longer,
+	// up to ten times. Defaults to 20 seconds.
 	Patience time.Duration
 }
 

@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -174,8 +175,14 @@ func (c *city) reconcile() {
 	for _, m := range readAll(c.T, c.rabbit.URL(), c.traffic.Topic) {
 		require.NoError(c, c.broker.Publish(c.traffic.Topic, m))
 	}
+	lost := 0 // how often a busy machine had a relay lose its lease
+	for _, line := range c.log.all() {
+		if strings.Contains(line, "the relay starts over") {
+			lost++
+		}
+	}
 	duplicates := c.check()
-	assert.LessOrEqual(c, duplicates, c.outages*cityRelays*2*cityBatch, "more than the relays had in hand")
+	assert.LessOrEqual(c, duplicates, (c.outages*cityRelays+lost)*2*cityBatch, "more than the relays had in hand")
 	assert.Empty(c, c.seen.of("parked"))
 	for _, e := range c.seen.of("attempt") {
 		assert.LessOrEqual(c, e.Attempts, c.outages, "attempts of %s: %v", e.UUID, e.Err)
