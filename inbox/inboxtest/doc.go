@@ -30,7 +30,7 @@
 //	     …
 //	  play it again: inboxtest.Replay(t, scenario, "crash after m1 COMMIT")
 //
-// m1 is the first input; I1 to I7 are the invariants in docs/guarantees.md. The points of background
+// m1 is the first input; docs/testing-your-handlers.md has the rules I1 to I7. The points of background
 // work are called work.
 //
 // [Random] plays several faults in a row, [Pairs] all pairs of faults. [Duplicate],

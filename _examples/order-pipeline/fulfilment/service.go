@@ -85,9 +85,7 @@ func (s *Service) receive(broker amqp.Config) error {
 	if s.router, err = message.NewRouter(message.RouterConfig{}, nil); err != nil {
 		return err
 	}
-	millrace.Inbox{
-		Store: s.store, Outbox: s.out, Options: inbox.Options{Redelivered: rabbitmq.Redelivered},
-	}.AddTo(s.router)
+	millrace.Inbox{Store: s.store, Outbox: s.out}.AddTo(s.router)
 	s.router.AddHandler("fulfil", events.Orders, subscriber, events.Fulfilment, s.out, fulfil)
 	return nil
 }

@@ -91,7 +91,7 @@ func (s *Service) receive(broker amqp.Config) error {
 	if s.router, err = message.NewRouter(message.RouterConfig{}, nil); err != nil {
 		return err
 	}
-	millrace.Inbox{Store: s.store, Options: inbox.Options{Redelivered: rabbitmq.Redelivered}}.AddTo(s.router)
+	millrace.Inbox{Store: s.store}.AddTo(s.router)
 	s.router.AddConsumerHandler("results", events.Fulfilment, subscriber, record)
 	return nil
 }
