@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/inboxtest"
+	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -29,9 +30,13 @@ func TestARollbackToASavepoint(t *testing.T) {
 		{"nothing", []string{`SAVEPOINT s`}, []string{`RELEASE s`}, false},
 	} {
 		heard := &heard{TB: t}
-		s := accounts(handled(func(_ *inboxtest.Process, msg *message.Message) error {
-			return swallows(msg, c.before, c.after)
-		}))
+		s := accounts(func(p *inboxtest.Process, store *inbox.Store) error {
+			p.Router.AddMiddleware(millrace.Inbox{Store: store}.Middleware) // a timeout would roll back what is to be committed
+			p.Router.AddConsumerHandler("book", "payments", p.Subscriber, func(msg *message.Message) error {
+				return swallows(msg, c.before, c.after)
+			})
+			return nil
+		})
 		s.Databases = []inboxtest.Database{{Driver: db.Driver, DSN: db.DSN}}
 		inboxtest.Replay(heard, s, "fail before m1 UPDATE accounts")
 		if c.lost {
