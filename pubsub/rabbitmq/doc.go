@@ -16,7 +16,6 @@
 // # Subscribing
 //
 //	subscriber, err := rabbitmq.NewSubscriber(broker, rabbitmq.SubscriberConfig{InFlight: 16})
-//	inbox := millrace.Inbox{Store: store, Redelivered: rabbitmq.Redelivered}
 //
 // One message in flight keeps the order of a queue, unless a node of a cluster is lost: then only
 // a queue with a single active consumer (x-single-active-consumer) keeps it. Several in flight do

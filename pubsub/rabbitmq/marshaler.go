@@ -73,9 +73,9 @@ func brokers(header string) bool {
 
 const maxShortString = 255
 
-// Redelivered reports whether RabbitMQ marked the delivery as one that may not be the first. Set
-// it as the field Redelivered of middleware.Inbox, which then looks such a message up before it
-// claims it. False says little: RabbitMQ does not mark a message that was published twice.
+// Redelivered reports whether RabbitMQ marked the delivery as one that may not be the first. The
+// inbox looks such a message up before it claims it. False says little: RabbitMQ does not mark a
+// message that was published twice.
 func Redelivered(msg *message.Message) bool { return msg.Metadata[RedeliveredKey] == "true" }
 
 // Marshaler turns messages into what RabbitMQ stores and back. It and watermill-amqp's

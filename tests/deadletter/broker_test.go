@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
 	"github.com/millrace-go/millrace/tests/servers"
@@ -109,7 +108,7 @@ func (r *rabbit) publish(messages ...*message.Message) {
 
 // inbox is the middleware of the service.
 func (b *bed) inbox(change ...func(*millrace.Inbox)) millrace.Inbox {
-	i := millrace.Inbox{Store: b.process(), Consumer: "billing", Options: inbox.Options{Redelivered: rabbitmq.Redelivered}}
+	i := millrace.Inbox{Store: b.process(), Consumer: "billing"}
 	for _, c := range change {
 		c(&i)
 	}
