@@ -180,16 +180,16 @@ type verdict struct {
 
 // call passes letters of one topic to the publisher, if the lane may still send.
 func (l *lane) call(group []int) (v verdict) {
-	msgs := make([]*message.Message, 0, len(group))
-	for _, i := range group {
-		msgs = append(msgs, l.run.letters[i].msg)
-	}
 	first := l.run.letters[group[0]]
 	switch {
 	case !l.may():
 		return verdict{notNow: true}
 	case first.broken != nil: // suspects go alone
 		return verdict{err: failureOf(first.broken)}
+	}
+	msgs := make([]*message.Message, 0, len(group))
+	for _, i := range group {
+		msgs = append(msgs, l.run.letters[i].copy())
 	}
 	var answer error
 	var partial *PartialError
