@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/millrace-go/millrace/internal/bounded"
@@ -43,7 +44,7 @@ func (p *Publisher) Backlog(ctx context.Context, o BacklogOptions) (Backlog, err
 	if o.CountTo < 0 {
 		return Backlog{}, fmt.Errorf("outbox: backlog: CountTo %d is negative", o.CountTo)
 	}
-	most := cmp.Or(o.CountTo, 10_000)
+	most := min(cmp.Or(o.CountTo, 10_000), math.MaxInt-1)
 	var rows []struct {
 		Status   int   `db:"status"`
 		Messages int   `db:"messages"`

@@ -54,6 +54,11 @@ type KeyFunc func(topic string, msg *message.Message) (string, error)
 
 // ByMetadata takes the order key from a metadata field. Messages without it have no order.
 func ByMetadata(field string) KeyFunc {
+	if field == "" { // else nothing would be in order, and nothing would say so
+		return func(string, *message.Message) (string, error) {
+			return "", errors.New("outbox.ByMetadata was given no field")
+		}
+	}
 	return func(_ string, msg *message.Message) (string, error) { return msg.Metadata.Get(field), nil }
 }
 

@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -42,6 +43,13 @@ func TestConfigReportsAllProblemsAtOnce(t *testing.T) {
 	require.NoError(t, outbox.Config{}.Validate())
 }
 
+// TestNoFieldIsNoKey, which would put nothing in order, and say nothing.
+func TestNoFieldIsNoKey(t *testing.T) {
+	out, err := outbox.NewPublisher(opened(t, "sqlite"), outbox.Config{OrderKey: outbox.ByMetadata(""), Standalone: true})
+	require.NoError(t, err)
+	require.ErrorContains(t, out.Publish("orders", message.NewMessage("a", nil)), "outbox.ByMetadata was given no field")
+}
+
 func TestRelayConfigReportsAllProblemsAtOnce(t *testing.T) {
 	bad := outbox.RelayConfig{
 		Dialect: "oracle", Schema: "Bad-Name", TablePrefix: "drop table ", Name: "\xff", Batch: -1, Lanes: 1000,
@@ -58,6 +66,7 @@ func TestRelayConfigReportsAllProblemsAtOnce(t *testing.T) {
 			assert.ErrorContains(t, err, want)
 		}
 	}
+	require.ErrorContains(t, outbox.RelayConfig{Lease: math.MaxInt64}.Validate(), "16.854775807s is more than 24h0m0s")
 	for _, good := range []outbox.RelayConfig{
 		{}, {Retention: outbox.Forever, MaxAttempts: outbox.Unlimited, OnParked: outbox.Continue},
 	} {

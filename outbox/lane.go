@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -32,6 +33,8 @@ type lane struct {
 	to    message.Publisher
 	may   func() bool // reports whether the lane may send
 	burst int
+
+	calling atomic.Pointer[publishCall] // nil between calls
 
 	run     *run
 	stopped map[int64]bool // keys of which a message failed or was passed over in this run
@@ -180,10 +183,6 @@ type verdict struct {
 
 // call passes letters of one topic to the publisher, if the lane may still send.
 func (l *lane) call(group []int) (v verdict) {
-	msgs := make([]*message.Message, 0, len(group))
-	for _, i := range group {
-		msgs = append(msgs, l.run.letters[i].msg)
-	}
 	first := l.run.letters[group[0]]
 	switch {
 	case !l.may():
@@ -191,6 +190,12 @@ func (l *lane) call(group []int) (v verdict) {
 	case first.broken != nil: // suspects go alone
 		return verdict{err: failureOf(first.broken)}
 	}
+	msgs := make([]*message.Message, 0, len(group))
+	for _, i := range group {
+		msgs = append(msgs, l.run.letters[i].copy())
+	}
+	l.calling.Store(&publishCall{topic: first.topic, uuid: first.msg.UUID, count: len(msgs), began: time.Now()})
+	defer l.calling.Store(nil)
 	var answer error
 	var partial *PartialError
 	err := l.await("the publisher", func() error {

@@ -1,11 +1,13 @@
 package outbox
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -303,4 +305,57 @@ func TestNothingGoesOutOnceTheLeaseWasOver(t *testing.T) {
 	assert.Equal(t, []int64{0, 3}, sent)
 	assert.Empty(t, failed)
 	assert.Equal(t, []int64{1, 2}, untried)
+}
+
+// TestAPublisherThatDoesNotReturnIsLogged, once for each call: until it returns, nothing else tells of it.
+func TestAPublisherThatDoesNotReturnIsLogged(t *testing.T) {
+	log, called, goOn := watermill.NewCaptureLogger(), make(chan bool), make(chan bool)
+	r := openTestRelay(t, oneLane(RelayConfig{Logger: log}))
+	r.to = publishing(func(string, ...*message.Message) error {
+		called <- true
+		<-goOn
+		return nil
+	})
+	p := newPumpOf(t, r)
+	said := func() []watermill.CapturedMessage { return log.Captured()[watermill.ErrorLogLevel] }
+	for calls := range 2 {
+		p.inHand(mail(int64(2*calls+1), "", "t"), mail(int64(2*calls+2), "", "t"))
+		p.dispatch()
+		<-called
+		p.sayOverdue(time.Now())
+		require.Len(t, said(), calls, "it has only begun")
+		for range 2 {
+			p.sayOverdue(time.Now().Add(overdueAfter))
+		}
+		require.Len(t, said(), calls+1)
+		fields := said()[calls].Fields
+		require.Equal(t, []any{"t", fmt.Sprint(2*calls + 1), 2}, []any{fields["topic"], fields["message_uuid"], fields["count"]})
+		goOn <- true
+		p.settle(t.Context(), <-p.results)
+		p.sayOverdue(time.Now().Add(overdueAfter))
+		require.Len(t, said(), calls+1)
+	}
+}
+
+func TestAPumpLooksForCallsThatDoNotReturn(t *testing.T) {
+	log, goOn := watermill.NewCaptureLogger(), make(chan bool)
+	r := newTestRelay(t, oneLane(RelayConfig{Logger: log}))
+	var p *pump
+	r.to = publishing(func(string, ...*message.Message) error {
+		p.lanes[0].lane.calling.Store(&publishCall{began: time.Now().Add(-time.Hour)})
+		<-goOn
+		return nil
+	})
+	l := newLease()
+	l.extend(time.Now(), time.Hour)
+	p = newPump(r, l, false)
+	p.shards = allShards
+	p.inHand(mail(1, "", "t"))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- p.work(ctx, newKeeper(r), nil, nil) }()
+	require.Eventually(t, func() bool { return log.HasError(errOverdue) }, time.Minute, 10*time.Millisecond)
+	close(goOn)
+	cancel()
+	require.NoError(t, <-ended)
 }

@@ -1,8 +1,10 @@
 package outbox
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -64,6 +66,14 @@ type letter struct {
 	stored   time.Time // by the local clock
 	failedAt time.Time // when it first failed without having been judged since
 	broken   error     // why the row cannot be made a message
+}
+
+// copy returns the message for one call of the publisher, which may change what it gets: an attempt
+// must not begin with what the one before it left.
+func (l *letter) copy() *message.Message {
+	c := message.NewMessage(l.msg.UUID, bytes.Clone(l.msg.Payload))
+	c.Metadata = maps.Clone(l.msg.Metadata)
+	return c
 }
 
 // setAside reports whether l was set aside when it was read.

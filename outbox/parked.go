@@ -46,7 +46,8 @@ type parkedRow struct {
 }
 
 // Parked lists at most limit parked messages after the given id, in the order in which they
-// were stored. A message whose metadata cannot be read is listed without metadata.
+// were stored. The limit is 1 or more. A message whose metadata cannot be read is listed without
+// metadata.
 func (p *Publisher) Parked(ctx context.Context, after int64, limit int) ([]Parked, error) {
 	return p.listParked(ctx, p.sql.SelectParked, after, limit)
 }
@@ -76,6 +77,9 @@ func (p *Publisher) find(ctx context.Context, db sqlx.QueryerContext, statement 
 }
 
 func (p *Publisher) listParked(ctx context.Context, statement string, after int64, limit int) ([]Parked, error) {
+	if limit < 1 {
+		return nil, fmt.Errorf("outbox: list parked messages: limit %d is less than 1", limit)
+	}
 	var rows []parkedRow
 	if err := p.db.SelectContext(ctx, &rows, statement, after, limit); err != nil {
 		return nil, fmt.Errorf("outbox: list parked messages: %w", database.Explain(err))

@@ -53,6 +53,9 @@ type line struct {
 	busy  bool
 	run   *run // the one on its way, where busy
 	runs  chan *run
+
+	lane    *lane
+	overdue *publishCall // the last that was logged
 }
 
 func newPump(r *Relay, l *lease, once bool) *pump {
@@ -72,6 +75,7 @@ func newPump(r *Relay, l *lease, once bool) *pump {
 	for i := range p.lanes {
 		p.lanes[i].runs = make(chan *run, 1)
 		lane := &lane{outside: r.outside, to: r.to, may: p.maySend, burst: r.config.KeyBurst}
+		p.lanes[i].lane = lane
 		runs := p.lanes[i].runs
 		p.running.Go(func() {
 			for run := range runs {
@@ -96,6 +100,7 @@ func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-c
 		p.dispatch()
 		p.read(ctx)
 		p.flush(ctx)
+		p.sayOverdue(time.Now())
 		if p.closing.Load() && p.idle() || p.once && p.finished() {
 			return p.failure
 		}

@@ -16,6 +16,10 @@ const Forever time.Duration = -1
 // Unlimited is the MaxAttempts with which relays never park a message for failing.
 const Unlimited = -1
 
+// mostLease bounds leases: no clock can show the end of the longest durations, and a relay with such a
+// lease would send nothing.
+const mostLease = 24 * time.Hour
+
 // OnParked says what a relay does with the later messages of a key when it parks one of them.
 type OnParked int
 
@@ -59,8 +63,8 @@ type RelayConfig struct {
 	// the key before an earlier one. Defaults to 1.
 	KeyBurst int
 
-	// Lease is how long a relay that died keeps its shards. Defaults to 15 seconds: long enough
-	// to outlive a pause of the database, short enough for a restart after a crash.
+	// Lease is how long a relay that died keeps its shards, a day at most. Defaults to 15 seconds:
+	// long enough to outlive a pause of the database, short enough for a restart after a crash.
 	Lease time.Duration
 
 	// Poll is the longest pause before the relay looks for messages that nothing announced.
@@ -142,6 +146,9 @@ func (c RelayConfig) Validate() error {
 		}
 	}
 	atLeast("Lease", c.Lease, time.Second)
+	if c.Lease > mostLease {
+		problems = append(problems, fmt.Errorf("%s %v is more than %v", "Lease", c.Lease, mostLease))
+	}
 	atLeast("Poll", c.Poll, time.Millisecond)
 	atLeast("MinBackoff", c.MinBackoff, time.Millisecond)
 	atLeast("MaxBackoff", c.MaxBackoff, c.MinBackoff)

@@ -2,6 +2,7 @@ package outbox_test
 
 import (
 	"context"
+	"math"
 	"testing"
 	"time"
 
@@ -57,6 +58,7 @@ var figureBodies = []testdb.Body{
 		most := outbox.Count{N: 2, AtLeast: true}
 		assert.Equal(t, []outbox.Count{most, n(2), most, n(1)}, []outbox.Count{got.Pending, got.Retrying, got.Held, got.Parked})
 		assert.Equal(t, outbox.Count{N: 6, AtLeast: true}, got.Unsent())
+		assert.Equal(t, n(18), figures(math.MaxInt).Unsent())
 		_, err := p.out.Backlog(t.Context(), outbox.BacklogOptions{CountTo: -1})
 		require.ErrorContains(t, err, "negative")
 

@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -165,6 +166,37 @@ var relayFailureBodies = []testdb.Body{
 			assert.Equal(t, map[bool]int{true: 3, false: 1}[refused[id]], tries[id], "times that a message was tried")
 		}
 	})},
+	{Name: "a publisher that changes messages", Why: "each attempt begins with the message as it was stored", Run: func(t *testing.T, db *testdb.DB) {
+		p, b := newPost(t, db), newMemoryBroker()
+		calls := 0
+		b.refusing(func(string, *message.Message) error {
+			if calls++; calls < 5 {
+				return errRefused
+			}
+			return nil
+		})
+		changing := message.MessageTransformPublisherDecorator(func(m *message.Message) {
+			m.UUID += "!"
+			m.Metadata.Set("encoding", m.Metadata.Get("encoding")+"rot1")
+			for i := range m.Payload {
+				m.Payload[i]++
+			}
+		})
+		to, err := changing(b)
+		require.NoError(t, err)
+		ids := p.send("orders", "k", 2)
+		ids = append(ids, p.send("orders", "", 3)...)
+		p.relayTo(to)
+		b.until(t, "all are sent", func() bool { return len(b.sent) >= len(ids) })
+		rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
+		for _, m := range b.sent {
+			id := strings.TrimSuffix(m.UUID, "!")
+			require.Contains(t, ids, id)
+			n := slices.Index(ids, id)
+			assert.Equal(t, "rot1", m.Metadata.Get("encoding"))
+			assert.Equal(t, fmt.Sprint([]int{1, 2, 1, 2, 3}[n]), string(m.Payload))
+		}
+	}},
 }
 
 // refuses returns a refuse function for messages by UUID.

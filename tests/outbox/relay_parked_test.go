@@ -113,6 +113,13 @@ var relayParkedBodies = []testdb.Body{
 		require.Len(t, page, 1)
 		assert.Equal(t, last.ID, page[0].ID)
 
+		for _, limit := range []int{0, -1} {
+			_, err := p.out.Parked(ctx, 0, limit)
+			assert.ErrorContains(t, err, fmt.Sprintf("limit %d is less than 1", limit))
+			_, err = p.out.ListParked(ctx, 0, limit)
+			assert.ErrorContains(t, err, fmt.Sprintf("limit %d is less than 1", limit))
+		}
+
 		for _, nobody := range []outbox.Operator{{}, {Name: "ann"}, {Reason: "why"}} {
 			assert.ErrorContains(t, p.out.Retry(ctx, first.ID, nobody), "the Operator needs a Name and a Reason")
 			assert.ErrorContains(t, p.out.Discard(ctx, first.ID, nobody), "the Operator needs a Name and a Reason")
