@@ -181,6 +181,7 @@ func (h *Handler) look(now *look, before Status) {
 	}()
 	ctx, cancel := context.WithDeadline(context.Background(), now.until)
 	defer cancel()
+	now.report = reportOf(problems.Problem{Kind: problems.Unreadable}) // if a driver ends this goroutine
 	found, err := h.find(ctx)
 	if err != nil {
 		kind := problems.Unreadable

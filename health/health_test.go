@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -120,9 +121,12 @@ func TestADriverThatDoesNotHeedItsContext(t *testing.T) {
 		close(hangs)
 		rig.Eventually(t, "the database answers again", func() bool { code, _ := check(t, h); return code == http.StatusOK })
 
-		pool.Set(faults.Plan{Before: func(context.Context, string) error { panic("a driver") }})
-		_, report := check(t, h)
-		assert.Equal(t, health.Report{Status: health.Down, Problems: []health.Problem{{Kind: "unreadable", Severity: "error"}}}, report)
+		for how, trip := range map[string]func(){"panics": func() { panic("a driver") }, "exits": runtime.Goexit} {
+			pool.Set(faults.Plan{Before: func(context.Context, string) error { trip(); return nil }})
+			code, report := check(t, h)
+			assert.Equal(t, http.StatusServiceUnavailable, code, how)
+			assert.Equal(t, health.Report{Status: health.Down, Problems: []health.Problem{{Kind: "unreadable", Severity: "error"}}}, report, how)
+		}
 	})
 }
 

@@ -97,7 +97,14 @@ func (s *service) passesOver(c, around inspector.Cursor) ast.Node {
 // isFailure reports whether a condition is err != nil.
 func (s *service) isFailure(condition ast.Expr, err *types.Var) bool {
 	comparison, ok := ast.Unparen(condition).(*ast.BinaryExpr)
-	return ok && comparison.Op == token.NEQ && s.variable(comparison.X) == err && s.info.Types[comparison.Y].IsNil()
+	if !ok || comparison.Op != token.NEQ {
+		return false
+	}
+	x, y := comparison.X, comparison.Y
+	if s.info.Types[x].IsNil() {
+		x, y = y, x
+	}
+	return s.variable(x) == err && s.info.Types[y].IsNil()
 }
 
 // onlyTells reports whether a statement does nothing with an error but give it to a function, and does not use the

@@ -2,7 +2,6 @@ package inboxlint
 
 import (
 	"go/ast"
-	"go/token"
 	"go/types"
 	"slices"
 
@@ -112,8 +111,7 @@ func (s *service) needsTx(c, function inspector.Cursor) bool {
 
 // leaves reports whether a branch is taken where err is not nil, and leaves the function with err.
 func (s *service) leaves(branch *ast.IfStmt, err *types.Var) bool {
-	condition, ok := ast.Unparen(branch.Cond).(*ast.BinaryExpr)
-	if !ok || condition.Op != token.NEQ || s.variable(condition.X) != err || !s.info.Types[condition.Y].IsNil() || len(branch.Body.List) == 0 {
+	if !s.isFailure(branch.Cond, err) || len(branch.Body.List) == 0 {
 		return false
 	}
 	switch last := branch.Body.List[len(branch.Body.List)-1].(type) {

@@ -3,6 +3,7 @@ package inboxlint
 import (
 	"go/ast"
 	"go/constant"
+	"go/token"
 	"go/types"
 	"slices"
 	"strings"
@@ -183,6 +184,12 @@ func (s *service) freshIn(e ast.Expr, seen map[types.Object]bool) (made ast.Node
 				}
 			}
 			return made == nil && !coarse[name]
+		case *ast.SelectorExpr:
+			if field := s.variable(n); field != nil && field.IsField() {
+				made = s.freshField(n, field, seen)
+				return false
+			}
+			return !s.isRecord(n.X)
 		case *ast.Ident:
 			v := s.variable(n)
 			if v == nil || v.IsField() || seen[v] {
@@ -203,6 +210,53 @@ func (s *service) freshIn(e ast.Expr, seen map[types.Object]bool) (made ast.Node
 		return made == nil
 	})
 	return made
+}
+
+// freshField returns what makes a field, if that returns something else each time: of what a record has in other fields
+// nothing is said, and of a record that is no literal nothing is known.
+func (s *service) freshField(e *ast.SelectorExpr, field *types.Var, seen map[types.Object]bool) (made ast.Node) {
+	records := s.valuesOf(e.X)
+	if !all(records, isLiteral) || seen[field] {
+		return nil
+	}
+	seen[field] = true
+	here := false // made is in one of these records
+	if !all(s.values[field], func(v value) bool {
+		at := s.freshIn(v.expr, seen)
+		if at != nil && !here {
+			here = slices.ContainsFunc(records, func(r value) bool { return contains(r.expr, at) })
+			if here || made == nil {
+				made = at
+			}
+		}
+		return at != nil
+	}) {
+		return nil
+	}
+	return made
+}
+
+// isLiteral reports whether a value is T{…} or &T{…}.
+func isLiteral(v value) bool {
+	e := ast.Unparen(v.expr)
+	if address, ok := e.(*ast.UnaryExpr); ok && address.Op == token.AND {
+		e = ast.Unparen(address.X)
+	}
+	_, ok := e.(*ast.CompositeLit)
+	return ok
+}
+
+// isRecord reports whether e is a struct, a method of which may return what is the same each time. A time.Time is none.
+func (s *service) isRecord(e ast.Expr) bool {
+	t := s.info.TypeOf(e)
+	if t == nil || typeName(t) == "time.Time" || typeName(t) == "math/big.Int" {
+		return false
+	}
+	if pointer, ok := t.Underlying().(*types.Pointer); ok {
+		t = pointer.Elem()
+	}
+	_, ok := t.Underlying().(*types.Struct)
+	return ok
 }
 
 // coarse are methods that make a period of a time: a key for each day can be meant.

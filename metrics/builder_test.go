@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/metrics"
+	"github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -125,6 +127,33 @@ func TestWrongSettingsAreReportedAtOnce(t *testing.T) {
 	b := newBed(t, metrics.Config{})
 	require.ErrorContains(t, b.builder.WatchStore(nil), "Store")
 	require.ErrorContains(t, b.builder.WatchOutbox(nil), "Publisher")
+}
+
+// Each delivery has one result, whatever becomes of it.
+func TestEachDeliveryHasAResult(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, metrics.Config{})
+	h := middleware.Inbox{Store: b.store, Consumer: "billing"}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		if msg.UUID == "fails" {
+			return nil, errBoom
+		}
+		return nil, nil
+	})
+	for _, sent := range []struct{ uuid, payload string }{{"paid", "x"}, {"paid", "x"}, {"paid", "y"}, {"", "without a key"}, {"fails", ""}} {
+		_, err := h(message.NewMessage(sent.uuid, []byte(sent.payload)))
+		assert.Equal(t, sent.uuid == "fails", err != nil, err)
+	}
+	require.NoError(t, testutil.GatherAndCompare(b.registry, strings.NewReader(`
+		# HELP millrace_inbox_claims_total Deliveries by result.
+		# TYPE millrace_inbox_claims_total counter
+		millrace_inbox_claims_total{consumer="billing",result="completed"} 1
+		millrace_inbox_claims_total{consumer="billing",result="duplicate"} 1
+		millrace_inbox_claims_total{consumer="billing",result="failed"} 1
+		millrace_inbox_claims_total{consumer="billing",result="held"} 0
+		millrace_inbox_claims_total{consumer="billing",result="outcome"} 0
+		millrace_inbox_claims_total{consumer="billing",result="parked"} 2
+		millrace_inbox_claims_total{consumer="billing",result="stale"} 0
+	`), "millrace_inbox_claims_total"))
 }
 
 // Each kind of event that there is has a counter: whoever adds one to package inbox or

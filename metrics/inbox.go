@@ -254,7 +254,7 @@ func (c *consumer) observeParked(e inbox.Event) {
 		c.tooOld.Inc()
 		c.claims.of(resultParked).Inc()
 	case inbox.ReasonCollision, inbox.ReasonVersion, inbox.ReasonGap, inbox.ReasonTooManyHeld,
-		inbox.ReasonReplayed:
+		inbox.ReasonReplayed, inbox.ReasonNoKey:
 		c.claims.of(resultParked).Inc() // the others were parked after a failed run
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-go/millrace/metrics"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -62,4 +63,43 @@ func TestALookThatPanicsIsOneThatFailed(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A driver that does not heed its context, such as lib/pq, must not hold up the scrape of a whole process.
+func TestADriverThatDoesNotHeedItsContext(t *testing.T) {
+	t.Parallel()
+	testdb.Some(t, 1, func(t *testing.T, db *testdb.DB) {
+		pool := faults.Open(t, db)
+		b := &bed{T: t, registry: prometheus.NewPedanticRegistry()}
+		var err error
+		b.builder, err = metrics.NewBuilder(b.registry, metrics.Config{Interval: time.Nanosecond, Timeout: 100 * time.Millisecond})
+		require.NoError(t, err)
+		b.store = rig.NewStore(t, pool.DB, inbox.Config{})
+		require.NoError(t, b.store.Migrate(t.Context()))
+		require.NoError(t, b.builder.WatchStore(b.store))
+		up := func() float64 { up, _ := b.value("millrace_inbox_up"); return up }
+		rig.Eventually(t, "the tables are read", func() bool { return up() == 1 })
+
+		hangs, looks := make(chan struct{}), atomic.Int32{}
+		pool.Set(faults.Plan{Before: func(context.Context, string) error {
+			looks.Add(1)
+			<-hangs
+			return nil
+		}})
+		var answers []<-chan float64
+		for range 8 {
+			answer := make(chan float64, 1)
+			go func() { answer <- up() }()
+			answers = append(answers, answer)
+		}
+		for _, answer := range answers {
+			assert.Zero(t, rig.Within(t, answer, "a scrape is not answered"))
+		}
+		assert.EqualValues(t, 1, looks.Load(), "a look that goes on keeps others from beginning")
+		failures, _ := b.value("millrace_inbox_look_failures_total")
+		assert.GreaterOrEqual(t, failures, 8.0)
+		pool.Set(faults.Plan{})
+		close(hangs)
+		rig.Eventually(t, "the tables are read again", func() bool { return up() == 1 })
+	})
 }

@@ -24,6 +24,7 @@ type figures struct {
 	errors   prometheus.Counter
 
 	mu      sync.Mutex
+	late    <-chan looked // a look that did not end in time, until it has ended
 	looked  time.Time
 	found   []prometheus.Metric
 	lasted  time.Duration
@@ -87,22 +88,46 @@ func (f *figures) lookAgain() {
 	}
 }
 
-// outlive reads the tables and recovers panics: Prometheus collects in its own goroutines, so a
-// panic would end the process.
-func (f *figures) outlive(ctx context.Context) (found []prometheus.Metric, err error) {
-	done := make(chan struct{})
-	go func() {
-		err = errors.New("the look-up ended its goroutine with runtime.Goexit")
-		defer func() {
-			if r := recover(); r != nil {
-				err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
-			}
-			close(done)
-		}()
-		found, err = f.look(ctx)
+// looked is the result of a look.
+type looked struct {
+	found []prometheus.Metric
+	err   error
+}
+
+// outlive reads the tables, and returns when ctx ends even if the driver, such as lib/pq, does not. Until that look has
+// ended there is no other, so that they do not use up the pool.
+func (f *figures) outlive(ctx context.Context) ([]prometheus.Metric, error) {
+	if f.late != nil {
+		select {
+		case <-f.late:
+			f.late = nil
+		default:
+			return nil, errLate
+		}
+	}
+	over := make(chan looked, 1)
+	go f.recovered(ctx, over)
+	select {
+	case it := <-over:
+		return it.found, it.err
+	case <-ctx.Done():
+		f.late = over
+		return nil, ctx.Err()
+	}
+}
+
+var errLate = errors.New("an earlier look has not ended, since the driver does not heed Config.Timeout")
+
+// recovered looks, and recovers panics: Prometheus collects in its own goroutines, so a panic would end the process.
+func (f *figures) recovered(ctx context.Context, over chan<- looked) {
+	it := looked{err: errors.New("the look-up ended its goroutine with runtime.Goexit")}
+	defer func() {
+		if r := recover(); r != nil {
+			it.err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
+		}
+		over <- it
 	}()
-	<-done
-	return found, err
+	it.found, it.err = f.look(ctx)
 }
 
 // gauge returns a gauge metric.

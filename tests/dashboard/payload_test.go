@@ -25,6 +25,7 @@ func TestPayloadsAreReadable(t *testing.T) {
 		"empty":      {[]byte{}, []string{"text, 0 bytes"}},
 		"one byte":   {[]byte("x"), []string{"text, 1 byte"}},
 		"binary":     {[]byte{0, 1, 0xff, 'a'}, []string{"binary, 4 bytes", "00000000  00 01 ff 61", "|...a|"}},
+		"no glyph":   {[]byte("order\u200b-1\u2028\U000e0041\ufeff; tag é 👍 7\u00a0€"), []string{`order\u200b-1\u2028\U000e0041\ufeff; tag é 👍 7`}},
 		"reordering": {[]byte("invoice \u202egnp.exe"), []string{`invoice \u202egnp.exe`}},
 		"large text": {bytes.Repeat([]byte("é"), 100_000), []string{"195.3 KiB, the beginning"}},
 		"large JSON": {[]byte(`["` + strings.Repeat("x", 2<<20) + `"]`), []string{"2.0 MiB, the beginning"}},

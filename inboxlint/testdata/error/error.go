@@ -52,6 +52,18 @@ func succeeds(msg *message.Message) ([]*message.Message, error) {
 	return nil, nil
 }
 
+func reversed(msg *message.Message) error {
+	ctx := msg.Context()
+	tx, err := inbox.Tx(ctx)
+	if nil != err {
+		return err
+	}
+	if _, err = tx.ExecContext(ctx, `DELETE FROM a`); nil != err { // want `ends in a success`
+		return nil
+	}
+	return nil
+}
+
 func decides(msg *message.Message) error {
 	ctx := msg.Context()
 	tx, err := inbox.Tx(ctx)

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	mathrand "math/rand/v2"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -98,6 +99,41 @@ func decorate(msg *message.Message, header http.Header) {
 }
 
 func pay(context.Context, call) error { return nil }
+
+type payment struct {
+	id, order, ref string
+	at             time.Time
+}
+
+type stamp struct {
+	ref string
+	at  time.Time
+}
+
+func newPayment(order string, at time.Time) *payment { return &payment{order: order, at: at} }
+
+func (p *payment) key() string {
+	key := "pay " + p.order
+	return key
+}
+
+// record makes rows, which have fields besides the key.
+func record(msg *message.Message) error {
+	ctx, header := msg.Context(), http.Header{}
+	row := payment{id: uuid.NewString(), order: msg.UUID, at: time.Now()} // want `uuid.NewString is in each run another idempotency key`
+	header.Set("Idempotency-Key", row.id)
+	header.Set("Idempotency-Key", row.order)
+	made := newPayment(msg.UUID, time.Now())
+	header.Set("Idempotency-Key", made.order)
+	header.Set("Idempotency-Key", made.key())
+	other := &stamp{ref: rand.Text(), at: time.Now()} // want `time.Now is in each run another id`
+	other.ref = msg.UUID
+	if _, err := inbox.ID(ctx, other.ref, strconv.FormatInt(other.at.Unix(), 10)); err != nil {
+		return err
+	}
+	_, err := inbox.ID(ctx, "pay", row.ref)
+	return err
+}
 
 // answer is behind Deduplicate: what it returns is published before the key is kept.
 func answer(msg *message.Message) ([]*message.Message, error) {
