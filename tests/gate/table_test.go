@@ -237,6 +237,7 @@ var tableBodies = []testdb.Body{
 		rig.MustFail(t, millrace.VersionGate{}.Middleware(handler), change("a", 3), "put it inside middleware.Inbox, or give it a Store")
 		rig.MustFail(t, millrace.VersionGate{OnGap: 9, MaxHeld: -1}.Middleware(handler), change("a", 3), "OnGap 9", "MaxHeld -1")
 	})},
+	{Name: "wrong settings", Why: "they are named, and the message goes back after a pause, in which it has no connection", Run: testdb.With(newBed, wrongSettings)},
 	{Name: "a failed statement before and behind the gate", Why: "who hid its error is told so", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		if b.db.Dialect != "postgres" { // the others go on after a statement that failed
 			return
