@@ -35,10 +35,24 @@ func (c *Checkup) mysql() {
 		c.warn("sql_mode", "it is not strict: values that do not fit are truncated without an error",
 			"put sql_mode=%27TRADITIONAL%27 into the connection string, or STRICT_TRANS_TABLES into the server's sql_mode")
 	}
+	c.mariaDBModes()
 	const packet = 4 << 20
 	if size := v.number("max_allowed_packet"); size < packet {
 		c.warn("max_allowed_packet", fmt.Sprintf("it is %d bytes: a larger message or outcome cannot be stored", size),
 			"set it to 16M or more in the server's configuration")
+	}
+}
+
+// mariaDBModes finds modes in which statements of ours mean something else. ORACLE has the first of them.
+func (c *Checkup) mariaDBModes() {
+	for _, m := range []struct{ mode, problem string }{
+		{"SIMULTANEOUS_ASSIGNMENT", "the version of an aggregate is not recorded, and two can get one lease"},
+		{"EMPTY_STRING_IS_NULL", "an empty text cannot be stored"},
+	} {
+		if strings.Contains(c.settings["sql_mode"], m.mode) {
+			c.fail("sql_mode", fmt.Sprintf("it has %s: %s", m.mode, m.problem),
+				"remove it from sql_mode, in the connection string or on the server")
+		}
 	}
 }
 

@@ -131,6 +131,8 @@ func TestCheckJudgesSettingsOfMySQL(t *testing.T) {
 		{set{"sync_binlog": "0", "log_bin": "OFF"}, []string{}, ""},
 		{set{"sql_mode": ""}, []string{"warning sql_mode"}, "STRICT_TRANS_TABLES"},
 		{set{"sql_mode": "STRICT_ALL_TABLES"}, []string{}, ""},
+		{mariaDB(set{"sql_mode": "STRICT_ALL_TABLES,SIMULTANEOUS_ASSIGNMENT"}), []string{"error sql_mode"}, "remove"},
+		{mariaDB(set{"sql_mode": "STRICT_ALL_TABLES,EMPTY_STRING_IS_NULL"}), []string{"error sql_mode"}, "remove"},
 		{set{"max_allowed_packet": "1048576"}, []string{"warning max_allowed_packet"}, "16M"},
 		{set{"wait_timeout": "28800"}, []string{"warning wait_timeout"}, "?wait_timeout=60"},
 		{mariaDB(set{"idle_write_transaction_timeout": "0"}), []string{"warning idle_write_transaction_timeout"},

@@ -35,7 +35,7 @@ var mysql = Dialect{
 	SelectBackend: `SELECT CAST(CONNECTION_ID() AS CHAR)`,
 	// In a plain join, MariaDB would read the tables of all databases of the server. The LIMIT prevents that.
 	SelectColumns: `
-		SELECT c.TABLE_NAME, c.COLUMN_NAME, COALESCE(t.ENGINE, '')
+		SELECT c.TABLE_NAME, c.COLUMN_NAME, COALESCE(t.ENGINE, 'none')
 		FROM information_schema.COLUMNS c
 		JOIN (
 			SELECT TABLE_NAME, ENGINE
