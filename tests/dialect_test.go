@@ -165,6 +165,38 @@ func migrateAtOnce(t *testing.T, db *testdb.DB) {
 	assert.Empty(t, pending)
 }
 
+// TestMigrateNeedsNoRightWhereNothingIsToBeMade: the role of a service may be one that makes no tables.
+func TestMigrateNeedsNoRightWhereNothingIsToBeMade(t *testing.T) {
+	t.Parallel()
+	for _, server := range []string{"postgres", "mysql"} {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.On(t, server, testdb.Empty())
+			migrate(t, db, inbox.Config{})
+			store := rig.NewStore(t, tableless(t, db), inbox.Config{})
+			require.NoError(t, store.Migrate(t.Context()))
+			db.Do(t, `DELETE FROM millrace_schema WHERE version = ?`, dialectOf(t, db).Version())
+			require.ErrorContains(t, store.Migrate(t.Context()), "denied")
+			db.Do(t, `DROP TABLE millrace_schema`)
+			require.ErrorContains(t, store.Migrate(t.Context()), "denied")
+		})
+	}
+}
+
+// tableless is a pool of a role that may read and write the tables, but not make any.
+func tableless(t *testing.T, db *testdb.DB) *sqlx.DB {
+	t.Helper()
+	if db.Dialect == "mysql" {
+		l := login(t, testdb.On(t, "mysql"), db)
+		db.Do(t, `REVOKE ALL ON `+l.database+`.* FROM `+l.user)
+		db.Do(t, `GRANT SELECT, INSERT, UPDATE, DELETE ON `+l.database+`.* TO `+l.user)
+		return l.pool
+	}
+	role := roleOf(t, db)
+	db.Do(t, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO "`+role+`"`)
+	return db.Open(t, testdb.Params("role", role)).DB
+}
+
 // Where the index was made as docs/operations.md says, migration 6 waits for nobody who has stored something.
 // Where that was cut off, or goes on, it says so.
 func TestTheIndexOfTheOrderIsMadeBeforehand(t *testing.T) {
