@@ -2,6 +2,7 @@ package tests_test
 
 import (
 	"context"
+	"fmt"
 	"reflect"
 	"regexp"
 	"strings"
@@ -195,6 +196,26 @@ func tableless(t *testing.T, db *testdb.DB) *sqlx.DB {
 	role := roleOf(t, db)
 	db.Do(t, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO "`+role+`"`)
 	return db.Open(t, testdb.Params("role", role)).DB
+}
+
+// TestTheIdentityOfTheServerHasNoTimeZone: connections of a pool may differ in theirs, which is no other server.
+func TestTheIdentityOfTheServerHasNoTimeZone(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "postgres", testdb.Empty())
+	for _, statement := range []string{dialectOf(t, db).SelectIdentity, dialectOf(t, db).SelectBackend} {
+		conn, err := db.Connx(t.Context())
+		require.NoError(t, err)
+		defer func() { assert.NoError(t, conn.Close()) }()
+		said := make(map[string]bool)
+		for _, zone := range []string{"UTC", "Asia/Tokyo"} {
+			_, err := conn.ExecContext(t.Context(), `SET TIME ZONE '`+zone+`'`)
+			require.NoError(t, err)
+			values, err := conn.QueryRowxContext(t.Context(), statement).SliceScan()
+			require.NoError(t, err)
+			said[fmt.Sprint(values[0])] = true
+		}
+		assert.Len(t, said, 1, statement)
+	}
 }
 
 // Where the index was made as docs/operations.md says, migration 6 waits for nobody who has stored something.
