@@ -185,6 +185,7 @@ func TestCheckFindsWhatTheConnectionStringSpoils(t *testing.T) {
 		{"mysql", "autocommit", "0", "error autocommit"},
 		{"mysql", "sql_mode", "''", "warning sql_mode"},
 		{"mysql", "tx_isolation", "'SERIALIZABLE'", "warning tx_isolation"},
+		{"mysql", "sql_safe_updates", "1", "error sql_safe_updates"},
 		{"mysql", "columnsWithAlias", "true", "error columnsWithAlias"},
 		{"mysql", "clientFoundRows", "true", ""}, // which is as good as without it
 	} {

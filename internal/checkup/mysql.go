@@ -27,6 +27,10 @@ func (c *Checkup) mysql() {
 		c.fail("autocommit", "it is OFF: writes outside a transaction are never committed, and reads see old rows",
 			"remove autocommit=0 from the connection string, or set it to 1 on the server")
 	}
+	if v["sql_safe_updates"] == "ON" {
+		c.fail("sql_safe_updates", "it is ON: the server refuses the migrations, and statements that purge",
+			"remove sql_safe_updates=1 from the connection string, or set it to OFF on the server")
+	}
 	c.mysqlIsolation()
 	c.mysqlDurability()
 	c.mysqlTimeouts(mariaDB)

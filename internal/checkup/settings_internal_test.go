@@ -121,6 +121,7 @@ func TestCheckJudgesSettingsOfMySQL(t *testing.T) {
 		{set{"innodb_read_only": "ON"}, []string{"error innodb_read_only"}, "primary"},
 		{set{"transaction_read_only": "ON"}, []string{"error transaction_read_only"}, "connection string"},
 		{set{"autocommit": "OFF"}, []string{"error autocommit"}, "autocommit=0"},
+		{set{"sql_safe_updates": "ON"}, []string{"error sql_safe_updates"}, "sql_safe_updates=1"},
 		{set{"binlog_format": "STATEMENT"}, []string{"error binlog_format"}, "ROW"},
 		{set{"binlog_format": "STATEMENT", "log_bin": "OFF"}, []string{}, ""},
 		{set{"transaction_isolation": "REPEATABLE-READ"}, []string{"warning transaction_isolation"},
