@@ -218,7 +218,7 @@ func (cl *claim) early(v versioned) bool {
 		return true
 	}
 	current, known := cl.consumer.store.versions.Get(cl.consumer.prefix + string(v.id))
-	return known && v.Number > current+1
+	return known && v.Number > following(current)
 }
 
 // lockOne locks an aggregate and, if advance is set and v may follow, advances it. For a message of
