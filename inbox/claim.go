@@ -26,7 +26,7 @@ type claim struct {
 	inDoubt        bool               // our COMMIT failed, so it may have been applied
 	refused        bool               // our COMMIT was refused because of a conflict
 	over           bool               // committed or rolled back
-	unserved       bool               // a statement after the claim failed because the database is down
+	unserved       bool               // the database is down or a setting is wrong: pause before the nack
 	answer         string             // how the inbox knew a copy
 	parked         why                // why the message was parked; zero if it was not
 	parkedAsReplay bool               // it was parked because it was replayed
@@ -34,6 +34,7 @@ type claim struct {
 	outcome        []*message.Message // of an earlier run, which the broker may lack
 
 	// The verdict of the version gate, and its details.
+	gate     *gate // that asked
 	decided  bool
 	verdict  verdict
 	ungated  error // why the gate reached no verdict; nil if it did
@@ -75,6 +76,9 @@ func (c *claimConsumer) claim(msg *message.Message, v *visit) (*claim, error) {
 	}
 	s := c.store
 	if _, live := s.db.Live(d.ctx); live {
+		if outer := claimOf(d.ctx); outer != nil {
+			outer.unserved = true
+		}
 		return nil, d.fail(errors.New("middleware.Inbox stands twice on this handler: remove one"))
 	}
 	if err := s.admit(d); err != nil {

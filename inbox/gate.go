@@ -45,11 +45,9 @@ func (g *gate) Admit(msg *message.Message) (run bool, err error) {
 
 // askGate is Admit in the transaction of cl.
 func (cl *claim) askGate(g *gate, msg *message.Message) (run bool, err error) {
-	if cl.consumer.config.Before != nil {
-		return false, errGateBefore
-	}
-	if c := cl.consumer; c.former != nil || c.heir != nil {
-		return false, errGateFormer
+	if err := cl.refusesGate(g); err != nil {
+		cl.unserved = true
+		return false, err
 	}
 	if !cl.visit.arrived {
 		cl.visit.arrived = true
@@ -89,6 +87,24 @@ func (cl *claim) askGate(g *gate, msg *message.Message) (run bool, err error) {
 	cl.decided = true
 	return cl.verdict == admitted, cl.refusal()
 }
+
+// refusesGate returns what is wrong with the settings of a gate at the consumer.
+func (cl *claim) refusesGate(g *gate) error {
+	switch c := cl.consumer; {
+	case c.config.Before != nil:
+		return errGateBefore
+	case c.former != nil || c.heir != nil:
+		return errGateFormer
+	case cl.gate != nil && cl.gate != g:
+		return errGateTwice
+	}
+	cl.gate = g
+	return nil
+}
+
+// errGateTwice says that the inner gate would decide nothing.
+var errGateTwice = errors.New("version gate: middleware.VersionGate stands twice on this handler: remove one; " +
+	"a message of several aggregates names them all in Version")
 
 // errGateFormer says that FormerKey would lose the applied versions, which belong to the epoch
 // before.
@@ -202,7 +218,7 @@ func (cl *claim) early(v versioned) bool {
 		return true
 	}
 	current, known := cl.consumer.store.versions.Get(cl.consumer.prefix + string(v.id))
-	return known && v.Number > current+1
+	return known && v.Number > following(current)
 }
 
 // lockOne locks an aggregate and, if advance is set and v may follow, advances it. For a message of

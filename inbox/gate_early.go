@@ -34,7 +34,7 @@ func (cl *claim) foresee() (v versioned, early bool) {
 		return versioned{}, false
 	}
 	current, known := c.store.versions.Get(c.prefix + string(versions[0].id))
-	return versions[0], known && versions[0].Number > current+1
+	return versions[0], known && versions[0].Number > following(current)
 }
 
 // versionsOf returns the versions of msg, none if it names none or a function of the service fails: the
@@ -112,7 +112,7 @@ func (cl *claim) await() error {
 		return nil
 	}
 	defer c.early.leave(w)
-	if current, _ = c.store.versions.Get(aggregate); v.Number <= current+1 { // it was applied before join
+	if current, _ = c.store.versions.Get(aggregate); v.Number <= following(current) { // it was applied before join
 		return nil
 	}
 	if c.store.debug.Load() {

@@ -68,7 +68,7 @@ func (cl *claim) leap(g *gate, v versioned) error {
 	if g.config.Starts != nil && g.config.Starts(cl.gated) { // it needs no predecessor
 		return nil
 	}
-	if current, known := s.versions.Get(cl.consumer.prefix + string(v.id)); known && v.Number <= current+1 {
+	if current, known := s.versions.Get(cl.consumer.prefix + string(v.id)); known && v.Number <= following(current) {
 		return nil
 	}
 	look := s.dialect.Gate.SelectAggregate
@@ -77,7 +77,7 @@ func (cl *claim) leap(g *gate, v versioned) error {
 	}
 	var row stored.Aggregate
 	err := row.Scan(cl.tx.QueryRowContext(cl.span.tx, look, cl.id32, v.id))
-	if errors.Is(err, sql.ErrNoRows) || err == nil && v.Number <= row.Version+1 {
+	if errors.Is(err, sql.ErrNoRows) || err == nil && v.Number <= following(row.Version) {
 		return nil
 	}
 	if err == nil {

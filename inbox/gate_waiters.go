@@ -182,7 +182,7 @@ func (w *waiters) tell(aggregate string, version int64) {
 	}
 	l.current = max(l.current, version)
 	for one := range l.waiting {
-		if one.version <= version+1 {
+		if one.version <= following(version) {
 			one.turn <- true
 			w.remove(one)
 		}

@@ -67,11 +67,16 @@ func (i Internals) DeleteOutcome(ctx context.Context, tx *sqlx.Tx, consumer int3
 	return n == 1, err
 }
 
-// Refuse returns a handler that fails with err, after pauses: many sources redeliver at once what is nacked.
+// Refuse returns a handler that fails with err, after pauses: many sources redeliver at once what is nacked. In the
+// transaction of a claim, the claim pauses once that is rolled back.
 func (Internals) Refuse(err error) message.HandlerFunc {
 	var p pace
 	return func(msg *message.Message) ([]*message.Message, error) {
-		p.wait(msg.Context())
+		if cl := claimOf(msg.Context()); cl != nil {
+			cl.unserved = true
+		} else {
+			p.wait(msg.Context())
+		}
 		return nil, err
 	}
 }

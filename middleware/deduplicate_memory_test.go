@@ -205,6 +205,8 @@ func TestDeduplicatePausesBeforeItNacksWhatIsRefused(t *testing.T) {
 		"no answer":         unanswered.Middleware,
 		"wrong settings":    millrace.Deduplicate{}.Middleware,
 		"those of Inbox":    millrace.Inbox{}.Middleware,
+		"those of a gate":   millrace.VersionGate{OnGap: 9}.Middleware,
+		"a gate alone":      millrace.VersionGate{}.Middleware,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -83,7 +83,7 @@ func (g VersionGate) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		if g.Store != nil {
 			g.Store.Logger().Error("middleware.VersionGate does not work", err, nil)
 		}
-		return func(*message.Message) ([]*message.Message, error) { return nil, err }
+		return inbox.Internals{}.Refuse(err)
 	}
 	gated := func(msg *message.Message) ([]*message.Message, error) {
 		if run, err := admit(msg); !run {
@@ -91,6 +91,7 @@ func (g VersionGate) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		}
 		return h(msg)
 	}
+	ungated := inbox.Internals{}.Refuse(errUngated)
 	alone := sync.OnceValue(func() message.HandlerFunc {
 		return Inbox{Store: g.Store, Consumer: g.Consumer, Options: inbox.Options{Epoch: g.Epoch}}.Middleware(gated)
 	})
@@ -101,7 +102,7 @@ func (g VersionGate) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		case skipped(msg.Context()):
 			return h(msg)
 		case g.Store == nil:
-			return nil, errUngated
+			return ungated(msg)
 		}
 		return alone()(msg)
 	}

@@ -185,6 +185,8 @@ func TestCheckFindsWhatTheConnectionStringSpoils(t *testing.T) {
 		{"mysql", "autocommit", "0", "error autocommit"},
 		{"mysql", "sql_mode", "''", "warning sql_mode"},
 		{"mysql", "tx_isolation", "'SERIALIZABLE'", "warning tx_isolation"},
+		{"mysql", "sql_safe_updates", "1", "error sql_safe_updates"},
+		{"mysql", "columnsWithAlias", "true", "error columnsWithAlias"},
 		{"mysql", "clientFoundRows", "true", ""}, // which is as good as without it
 	} {
 		t.Run(c.dialect+" "+c.name, func(t *testing.T) {
@@ -195,10 +197,23 @@ func TestCheckFindsWhatTheConnectionStringSpoils(t *testing.T) {
 	}
 }
 
-func TestCheckFindsAMissingPrivilege(t *testing.T) {
+func TestCheckFindsModesOfMariaDB(t *testing.T) {
 	t.Parallel()
-	db := testdb.On(t, "postgres")
-	migrate(t, db, inbox.Config{})
+	db := testdb.On(t, "mysql")
+	if db.MySQL() {
+		t.Log("it does not know them")
+		return
+	}
+	for _, mode := range []string{"SIMULTANEOUS_ASSIGNMENT", "EMPTY_STRING_IS_NULL"} {
+		found := check(t, documented(t, db, "sql_mode", "'STRICT_ALL_TABLES,"+mode+"'"), inbox.Config{})
+		require.Equal(t, []string{"error sql_mode"}, subjects(found))
+		assert.Contains(t, found[0].Problem, mode)
+	}
+}
+
+// roleOf is a role of PostgreSQL that may do nothing yet.
+func roleOf(t *testing.T, db *testdb.DB) string {
+	t.Helper()
 	role := "reader_" + strings.ReplaceAll(watermill.NewShortUUID(), "-", "")
 	db.Do(t, `CREATE ROLE "`+role+`"`)
 	t.Cleanup(func() {
@@ -207,6 +222,14 @@ func TestCheckFindsAMissingPrivilege(t *testing.T) {
 		_, err := db.ExecContext(ctx, `DROP ROLE "`+role+`"`)
 		assert.NoError(t, err)
 	})
+	return role
+}
+
+func TestCheckFindsAMissingPrivilege(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "postgres")
+	migrate(t, db, inbox.Config{})
+	role := roleOf(t, db)
 	db.Do(t, `GRANT SELECT ON ALL TABLES IN SCHEMA public TO "`+role+`"`)
 	found := check(t, documented(t, db, "role", role), inbox.Config{})
 	require.Equal(t, []string{"error millrace_claims", "warning statistics"}, subjects(found))

@@ -2,6 +2,7 @@ package tests_test
 
 import (
 	"context"
+	"fmt"
 	"reflect"
 	"regexp"
 	"strings"
@@ -163,6 +164,58 @@ func migrateAtOnce(t *testing.T, db *testdb.DB) {
 	pending, err := admin.New(stores[0]).Pending(t.Context())
 	require.NoError(t, err)
 	assert.Empty(t, pending)
+}
+
+// TestMigrateNeedsNoRightWhereNothingIsToBeMade: the role of a service may be one that makes no tables.
+func TestMigrateNeedsNoRightWhereNothingIsToBeMade(t *testing.T) {
+	t.Parallel()
+	for _, server := range []string{"postgres", "mysql"} {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			db := testdb.On(t, server, testdb.Empty())
+			migrate(t, db, inbox.Config{})
+			store := rig.NewStore(t, tableless(t, db), inbox.Config{})
+			require.NoError(t, store.Migrate(t.Context()))
+			db.Do(t, `DELETE FROM millrace_schema WHERE version = ?`, dialectOf(t, db).Version())
+			require.ErrorContains(t, store.Migrate(t.Context()), "denied")
+			db.Do(t, `DROP TABLE millrace_schema`)
+			require.ErrorContains(t, store.Migrate(t.Context()), "denied")
+		})
+	}
+}
+
+// tableless is a pool of a role that may read and write the tables, but not make any.
+func tableless(t *testing.T, db *testdb.DB) *sqlx.DB {
+	t.Helper()
+	if db.Dialect == "mysql" {
+		l := login(t, testdb.On(t, "mysql"), db)
+		db.Do(t, `REVOKE ALL ON `+l.database+`.* FROM `+l.user)
+		db.Do(t, `GRANT SELECT, INSERT, UPDATE, DELETE ON `+l.database+`.* TO `+l.user)
+		return l.pool
+	}
+	role := roleOf(t, db)
+	db.Do(t, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO "`+role+`"`)
+	return db.Open(t, testdb.Params("role", role)).DB
+}
+
+// TestTheIdentityOfTheServerHasNoTimeZone: connections of a pool may differ in theirs, which is no other server.
+func TestTheIdentityOfTheServerHasNoTimeZone(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "postgres", testdb.Empty())
+	for _, statement := range []string{dialectOf(t, db).SelectIdentity, dialectOf(t, db).SelectBackend} {
+		conn, err := db.Connx(t.Context())
+		require.NoError(t, err)
+		defer func() { assert.NoError(t, conn.Close()) }()
+		said := make(map[string]bool)
+		for _, zone := range []string{"UTC", "Asia/Tokyo"} {
+			_, err := conn.ExecContext(t.Context(), `SET TIME ZONE '`+zone+`'`)
+			require.NoError(t, err)
+			values, err := conn.QueryRowxContext(t.Context(), statement).SliceScan()
+			require.NoError(t, err)
+			said[fmt.Sprint(values[0])] = true
+		}
+		assert.Len(t, said, 1, statement)
+	}
 }
 
 // Where the index was made as docs/operations.md says, migration 6 waits for nobody who has stored something.

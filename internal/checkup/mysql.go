@@ -27,6 +27,10 @@ func (c *Checkup) mysql() {
 		c.fail("autocommit", "it is OFF: writes outside a transaction are never committed, and reads see old rows",
 			"remove autocommit=0 from the connection string, or set it to 1 on the server")
 	}
+	if v["sql_safe_updates"] == "ON" {
+		c.fail("sql_safe_updates", "it is ON: the server refuses the migrations, and statements that purge",
+			"remove sql_safe_updates=1 from the connection string, or set it to OFF on the server")
+	}
 	c.mysqlIsolation()
 	c.mysqlDurability()
 	c.mysqlTimeouts(mariaDB)
@@ -35,10 +39,24 @@ func (c *Checkup) mysql() {
 		c.warn("sql_mode", "it is not strict: values that do not fit are truncated without an error",
 			"put sql_mode=%27TRADITIONAL%27 into the connection string, or STRICT_TRANS_TABLES into the server's sql_mode")
 	}
+	c.mariaDBModes()
 	const packet = 4 << 20
 	if size := v.number("max_allowed_packet"); size < packet {
 		c.warn("max_allowed_packet", fmt.Sprintf("it is %d bytes: a larger message or outcome cannot be stored", size),
 			"set it to 16M or more in the server's configuration")
+	}
+}
+
+// mariaDBModes finds modes in which statements of ours mean something else. ORACLE has the first of them.
+func (c *Checkup) mariaDBModes() {
+	for _, m := range []struct{ mode, problem string }{
+		{"SIMULTANEOUS_ASSIGNMENT", "the version of an aggregate is not recorded, and two can get one lease"},
+		{"EMPTY_STRING_IS_NULL", "an empty text cannot be stored"},
+	} {
+		if strings.Contains(c.settings["sql_mode"], m.mode) {
+			c.fail("sql_mode", fmt.Sprintf("it has %s: %s", m.mode, m.problem),
+				"remove it from sql_mode, in the connection string or on the server")
+		}
 	}
 }
 

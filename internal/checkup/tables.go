@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/millrace-go/millrace/internal/dialect"
 )
 
 const migrate = "run Store.Migrate or apply Store.Schema()"
@@ -60,6 +62,12 @@ func (c *Checkup) liveTables(ctx context.Context) (columns map[string][]string, 
 		return nil, nil, err
 	}
 	defer rows.Close() //nolint:errcheck // rows.Err tells
+	if names, err := rows.Columns(); err != nil {
+		return nil, nil, err
+	} else if c.Dialect.Name == dialect.MySQLName && strings.Contains(names[0], ".") {
+		c.fail("columnsWithAlias", "it is on: columns come under other names than those that statements ask for",
+			"remove columnsWithAlias from the connection string")
+	}
 	columns, storage = make(map[string][]string), make(map[string]string)
 	for rows.Next() {
 		var table, column, kind string

@@ -54,13 +54,19 @@ func (d *Dialect) Pending(ctx context.Context, db sqlx.QueryerContext) ([]Script
 
 // Migrate brings the schema up to this release. It is idempotent, and several processes may call it
 // at the same time: PostgreSQL and SQLite migrate in one locked transaction; on MySQL, whose
-// DDL commits by itself, each statement does nothing the second time.
+// DDL commits by itself, each statement does nothing the second time. If the schema is that of this release,
+// the role needs no right to make tables.
 func (d *Dialect) Migrate(ctx context.Context, db *sqlx.DB) error {
 	const tries = 10
 	var err error
 	for range tries {
 		if err = d.migrateOnce(ctx, db); Classify(err) != Contention {
-			return err
+			break
+		}
+	}
+	if Classify(err) == Unready {
+		if pending, failed := d.Pending(ctx, db); failed == nil && len(pending) == 0 {
+			return nil
 		}
 	}
 	return err

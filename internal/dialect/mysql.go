@@ -30,12 +30,12 @@ var mysql = Dialect{
 		WHERE Variable_name IN ('transaction_isolation', 'tx_isolation', 'innodb_flush_log_at_trx_commit', 'sync_binlog', 'innodb_doublewrite',
 			'log_bin', 'innodb_lock_wait_timeout', 'idle_write_transaction_timeout', 'idle_transaction_timeout',
 			'wait_timeout', 'max_connections', 'max_allowed_packet', 'sql_mode', 'read_only', 'version', 'autocommit',
-			'innodb_read_only', 'tx_read_only', 'transaction_read_only', 'binlog_format',
+			'innodb_read_only', 'tx_read_only', 'transaction_read_only', 'binlog_format', 'sql_safe_updates',
 			'wsrep_provider', 'wsrep_on', 'wsrep_sync_wait')`,
 	SelectBackend: `SELECT CAST(CONNECTION_ID() AS CHAR)`,
 	// In a plain join, MariaDB would read the tables of all databases of the server. The LIMIT prevents that.
 	SelectColumns: `
-		SELECT c.TABLE_NAME, c.COLUMN_NAME, COALESCE(t.ENGINE, '')
+		SELECT c.TABLE_NAME, c.COLUMN_NAME, COALESCE(t.ENGINE, 'none')
 		FROM information_schema.COLUMNS c
 		JOIN (
 			SELECT TABLE_NAME, ENGINE

@@ -41,7 +41,7 @@ var postgres = Dialect{
 
 	LockMigrations: `SELECT pg_advisory_xact_lock(7236837562345)`,
 
-	SelectIdentity:  `SELECT pg_postmaster_start_time()::TEXT, 0`,
+	SelectIdentity:  `SELECT EXTRACT(EPOCH FROM pg_postmaster_start_time())::TEXT, 0`, // whatever the session's time zone
 	SelectIsolation: `SELECT 'default_transaction_isolation', current_setting('default_transaction_isolation')`,
 	SelectSettings: `
 		SELECT name, setting
@@ -52,7 +52,7 @@ var postgres = Dialect{
 			'tcp_keepalives_idle', 'tcp_user_timeout', 'plan_cache_mode')
 		UNION ALL SELECT name || '.source', source FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'
 		UNION ALL SELECT 'in_recovery', pg_is_in_recovery()::TEXT`,
-	SelectBackend: `SELECT pg_backend_pid() || ' of ' || pg_postmaster_start_time()`,
+	SelectBackend: `SELECT pg_backend_pid() || ' of ' || EXTRACT(EPOCH FROM pg_postmaster_start_time())`,
 	SelectColumns: `
 		SELECT c.relname, a.attname, CASE c.relpersistence WHEN 'p' THEN 'permanent' WHEN 'u' THEN 'unlogged' ELSE 'temporary' END
 		FROM pg_class c

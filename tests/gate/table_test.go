@@ -210,6 +210,8 @@ var tableBodies = []testdb.Body{
 		must(t, b.gated(b.store, millrace.VersionGate{}, handler), change("b", math.MaxInt64))
 		assert.Equal(t, []int64{math.MaxInt64 - 1, math.MaxInt64}, b.applied("a"))
 		assert.Equal(t, 1, b.open(admin.Held))
+		must(t, b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapLatest}, handler), change("c", math.MaxInt64), change("c", 5))
+		assert.Equal(t, 1, b.events.Count("gap"), "that of b: 5 is stale")
 	})},
 	{Name: "an aggregate's id of any bytes", Why: "ids are compared byte by byte, whatever their length", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		long := make([]byte, 300)
@@ -237,6 +239,7 @@ var tableBodies = []testdb.Body{
 		rig.MustFail(t, millrace.VersionGate{}.Middleware(handler), change("a", 3), "put it inside middleware.Inbox, or give it a Store")
 		rig.MustFail(t, millrace.VersionGate{OnGap: 9, MaxHeld: -1}.Middleware(handler), change("a", 3), "OnGap 9", "MaxHeld -1")
 	})},
+	{Name: "wrong settings", Why: "they are named, and the message goes back after a pause, in which it has no connection", Run: testdb.With(newBed, wrongSettings)},
 	{Name: "a failed statement before and behind the gate", Why: "who hid its error is told so", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		if b.db.Dialect != "postgres" { // the others go on after a statement that failed
 			return
