@@ -39,7 +39,6 @@ type Archived struct {
 type sentRow struct {
 	letterRow
 	EventType *string `db:"event_type"`
-	CreatedAt int64   `db:"created_at"`
 	SentAt    int64   `db:"sent_at"`
 }
 
@@ -62,7 +61,7 @@ func (p *Publisher) Archive(ctx context.Context, f ArchiveFilter, after int64, l
 		l := r.letter(time.Now())
 		all = append(all, Archived{
 			ID: r.ID, Topic: r.Topic, OrderKey: value(r.OrderKey), EventType: value(r.EventType), Message: l.msg, Broken: l.broken,
-			StoredAt: time.UnixMicro(r.CreatedAt).UTC(), SentAt: time.UnixMicro(r.SentAt).UTC(),
+			StoredAt: time.UnixMicro(r.StoredAt).UTC(), SentAt: time.UnixMicro(r.SentAt).UTC(),
 		})
 	}
 	return all, nil

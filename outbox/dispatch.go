@@ -2,6 +2,8 @@ package outbox
 
 import (
 	"time"
+
+	"github.com/millrace-go/millrace/internal/dialect"
 )
 
 // mostWaves bounds how many messages of one key a lane takes in one run: each waits for the one
@@ -140,9 +142,9 @@ func (p *pump) siftAll() {
 
 // postpone has letters retried later, without spending an attempt.
 func (p *pump) postpone(letters []*letter, delay time.Duration, err error) {
-	ids := make([]int64, 0, len(letters))
+	rows := make([]dialect.Row, 0, len(letters))
 	for _, l := range letters {
-		ids = append(ids, l.id)
+		rows = append(rows, l.row())
 	}
-	p.ledger.postpone = append(p.ledger.postpone, postponed{letters: ids, delay: delay, reason: text(err)})
+	p.ledger.postpone = append(p.ledger.postpone, postponed{letters: rows, delay: delay, reason: text(err)})
 }

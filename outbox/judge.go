@@ -61,7 +61,7 @@ func (p *pump) confirm(ctx context.Context, r *run, now time.Time) (confirmed in
 			continue
 		}
 		confirmed++
-		p.ledger.sent = append(p.ledger.sent, l.id)
+		p.ledger.sent = append(p.ledger.sent, l.row())
 		delete(p.suspect, l.id)
 		if b, blocked := p.blocked[l.hash]; l.head || blocked && b.head == l.id {
 			p.ledger.release(l.hash)
@@ -194,7 +194,7 @@ func (p *pump) attempt(ctx context.Context, l *letter, err error, now time.Time)
 	p.block(l)
 	delay := p.backoff(l.attempts)
 	p.ledger.aside = append(p.ledger.aside, dialect.Aside{
-		ID: l.id, Status: dialect.OutboxRetry, Delay: delay.Microseconds(), Attempts: l.attempts, Error: text(err),
+		ID: l.id, StoredAt: l.at, Status: dialect.OutboxRetry, Delay: delay.Microseconds(), Attempts: l.attempts, Error: text(err),
 		Blocks: l.blocks(),
 	})
 	p.failed(ctx, l, "attempt failed", err)
@@ -221,7 +221,7 @@ func (p *pump) park(ctx context.Context, l *letter, err error) {
 	}
 	delete(p.suspect, l.id)
 	p.ledger.aside = append(p.ledger.aside, dialect.Aside{
-		ID: l.id, Status: dialect.OutboxParked, Attempts: l.attempts, Error: text(err), Blocks: blocks,
+		ID: l.id, StoredAt: l.at, Status: dialect.OutboxParked, Attempts: l.attempts, Error: text(err), Blocks: blocks,
 	})
 	p.fail(fmt.Errorf("message %q to topic %q is parked: %w", l.msg.UUID, l.topic, err))
 	p.log.Error("outbox: message parked for an operator", err, l.fields())

@@ -16,7 +16,7 @@ import (
 // ledger is the results of letters that the relay has yet to write to the table.
 type ledger struct {
 	number   int
-	sent     []int64
+	sent     []dialect.Row
 	aside    []dialect.Aside
 	postpone []postponed
 	hold     []*letter
@@ -25,7 +25,7 @@ type ledger struct {
 
 // postponed are letters that are retried without an attempt spent.
 type postponed struct {
-	letters []int64
+	letters []dialect.Row
 	delay   time.Duration
 	reason  string
 }
@@ -40,15 +40,19 @@ func (l *ledger) empty() bool {
 
 // letters are the ids of letters that leave the window when the ledger is written.
 func (l *ledger) letters() []int64 {
-	ids := slices.Clone(l.sent)
-	for _, a := range l.aside {
-		ids = append(ids, a.ID)
-	}
+	rows := slices.Clone(l.sent)
 	for _, p := range l.postpone {
-		ids = append(ids, p.letters...)
+		rows = append(rows, p.letters...)
 	}
 	for _, h := range l.hold {
-		ids = append(ids, h.id)
+		rows = append(rows, h.row())
+	}
+	ids := make([]int64, 0, len(rows)+len(l.aside))
+	for _, r := range rows {
+		ids = append(ids, r.ID)
+	}
+	for _, a := range l.aside {
+		ids = append(ids, a.ID)
 	}
 	return ids
 }
@@ -87,27 +91,27 @@ func (l *ledger) statements(d *tables, token int64, retention time.Duration) []s
 		all = append(all, statement{query, append(args, token), rows})
 	}
 	for _, p := range l.postpone {
-		add(len(p.letters), d.sql.Postpone, dialect.IDs(p.letters), p.delay.Microseconds(), p.reason)
+		add(len(p.letters), d.sql.Postpone, dialect.Pairs(p.letters), p.delay.Microseconds(), p.reason)
 	}
 	if len(l.aside) > 0 {
 		add(len(l.aside), d.sql.SetAside, dialect.Asides(l.aside))
 	}
 	if len(l.hold) > 0 {
-		ids := make([]int64, 0, len(l.hold))
+		rows := make([]dialect.Row, 0, len(l.hold))
 		for _, h := range l.hold {
-			ids = append(ids, h.id)
+			rows = append(rows, h.row())
 		}
-		add(len(ids), d.sql.HoldBack, dialect.IDs(ids))
+		add(len(rows), d.sql.HoldBack, dialect.Pairs(rows))
 	}
 	switch {
 	case len(l.sent) == 0:
 	case retention == 0:
-		add(len(l.sent), d.sql.DeleteSent, dialect.IDs(l.sent))
+		add(len(l.sent), d.sql.DeleteSent, dialect.Pairs(l.sent))
 	default:
 		if retention == Forever {
 			retention = 100 * 365 * 24 * time.Hour
 		}
-		add(len(l.sent), d.sql.KeepSent, dialect.IDs(l.sent), retention.Microseconds())
+		add(len(l.sent), d.sql.KeepSent, dialect.Pairs(l.sent), retention.Microseconds())
 	}
 	return all
 }

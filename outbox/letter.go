@@ -20,6 +20,7 @@ type letterRow struct {
 	Blocked  *int64  `db:"blocked_key"`
 	Status   int     `db:"status"`
 	Attempts int     `db:"attempts"`
+	StoredAt int64   `db:"created_at"`
 	Age      int64   `db:"age"`
 	Behind   *int64  `db:"behind"`
 	Topic    string  `db:"topic"`
@@ -51,6 +52,7 @@ func (p *payload) Scan(src any) error {
 // letter is a message that a relay has read.
 type letter struct {
 	id   int64
+	at   int64 // when it was stored, by the clock of the database
 	hash int64
 
 	keyed    bool  // it has an order
@@ -76,6 +78,9 @@ func (l *letter) copy() *message.Message {
 	return c
 }
 
+// row names l in the statements that record results.
+func (l *letter) row() dialect.Row { return dialect.Row{ID: l.id, StoredAt: l.at} }
+
 // setAside reports whether l was set aside when it was read.
 func (l *letter) setAside() bool {
 	return l.status == dialect.OutboxRetry || l.status == dialect.OutboxParked
@@ -98,7 +103,7 @@ func (l *letter) event(reason string, err error) Event {
 
 func (r *letterRow) letter(read time.Time) *letter {
 	l := &letter{
-		id: r.ID, hash: r.Hash, keyed: r.OrderKey != nil, head: r.Status == dialect.OutboxRetry && r.Blocked != nil,
+		id: r.ID, at: r.StoredAt, hash: r.Hash, keyed: r.OrderKey != nil, head: r.Status == dialect.OutboxRetry && r.Blocked != nil,
 		again: r.Status == dialect.OutboxRetry, status: r.Status,
 		attempts: r.Attempts, topic: r.Topic, msg: message.NewMessage(r.UUID, message.Payload(r.Payload)),
 		stored: read.Add(-time.Duration(r.Age) * time.Microsecond),

@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/internal/dialect"
 )
 
 // newTestPump returns a pump that owns everything, and does nothing by itself. Its
@@ -76,7 +78,7 @@ func TestNoMessageIsSetAsideBehindAnEarlierOne(t *testing.T) {
 	assert.Equal(t, []int64{2, 3}, ids(p.lanes[0].queue), "the first may still fail")
 	assert.Empty(t, p.blocked)
 	require.Len(t, p.ledger.postpone, 1)
-	assert.Equal(t, []int64{4}, p.ledger.postpone[0].letters)
+	assert.Equal(t, []dialect.Row{{ID: 4}}, p.ledger.postpone[0].letters)
 
 	p.lastConfirm = time.Now()
 	r.fate(1, errRefused)
@@ -196,7 +198,7 @@ func TestABatchInAnOutageEndsOnceItsLedgerIsWritten(t *testing.T) {
 	p := newTestPump(t, oneLane(RelayConfig{}))
 	p.once, p.outage.on, p.reader.exhausted = true, true, true
 	require.True(t, p.finished())
-	p.ledger.sent = []int64{1}
+	p.ledger.sent = []dialect.Row{{ID: 1}}
 	assert.False(t, p.finished())
 	p.ledger, p.flusher.busy = newLedger(2), true
 	assert.False(t, p.finished())

@@ -49,11 +49,11 @@ func relayed(token int64) []struct {
 		{"ListKeys", []any{8, 1000}},
 		{"SelectHighest", []any{11}},
 		{"CountBacklog", []any{1000, 1000, 1000, 1000}},
-		{"HoldBack", []any{ids, token}},
-		{"Postpone", []any{dialect.IDs([]int64{14}), 0, "why", token}},
+		{"HoldBack", []any{dialect.Pairs([]dialect.Row{{ID: 11}, {ID: 12}, {ID: 13}}), token}},
+		{"Postpone", []any{dialect.Pairs([]dialect.Row{{ID: 14}}), 0, "why", token}},
 		{"SetAside", []any{dialect.Asides([]dialect.Aside{{ID: 15, Status: 1}}), token}},
-		{"KeepSent", []any{dialect.IDs([]int64{16}), 0, token}},
-		{"DeleteSent", []any{dialect.IDs([]int64{17}), token}},
+		{"KeepSent", []any{dialect.Pairs([]dialect.Row{{ID: 16}}), 0, token}},
+		{"DeleteSent", []any{dialect.Pairs([]dialect.Row{{ID: 17}}), token}},
 		{"PurgeSent", []any{1000}},
 	}
 }

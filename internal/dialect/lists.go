@@ -8,9 +8,23 @@ import (
 // IDs encodes ids, or keys, as the one argument that a statement takes for a list.
 func IDs(ids []int64) string { return list(ids) }
 
+// Row names a message of the outbox. A replica that lagged behind and becomes the primary may give the id of a message
+// that it does not have to another one, so the time of storing belongs to the name.
+type Row struct{ ID, StoredAt int64 }
+
+// Pairs encodes names of messages as one argument.
+func Pairs(rows []Row) string {
+	pairs := make([][2]int64, len(rows))
+	for i, r := range rows {
+		pairs[i] = [2]int64{r.ID, r.StoredAt}
+	}
+	return list(pairs)
+}
+
 // Aside is a failed message, an argument of SetAside.
 type Aside struct {
 	ID       int64  `json:"id"`
+	StoredAt int64  `json:"at"`
 	Status   int    `json:"status"`
 	Delay    int64  `json:"delay"` // microseconds until it is due
 	Attempts int    `json:"attempts"`

@@ -6,8 +6,10 @@ const (
 	// statement waits for every transaction that has stored a message, while no relay can extend its lease.
 	mysqlIDs = `JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) j`
 
+	mysqlRows = `JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', at BIGINT PATH '$[1]')) j`
+
 	mysqlAsides = `JSON_TABLE(?, '$[*]' COLUMNS (
-			id BIGINT PATH '$.id', status SMALLINT PATH '$.status', delay BIGINT PATH '$.delay',
+			id BIGINT PATH '$.id', at BIGINT PATH '$.at', status SMALLINT PATH '$.status', delay BIGINT PATH '$.delay',
 			attempts INT PATH '$.attempts', error TEXT PATH '$.error', blocks BIGINT PATH '$.blocks')) j`
 )
 
@@ -20,7 +22,7 @@ var mysqlOutbox = Outbox{
 	SelectGuard: `SELECT /*M! 1 + */ 0`, // true on MariaDB, which reads the comments in Insert too
 
 	SelectPending: `
-		SELECT ` + outboxColumns + `, {now} - created_at AS age,
+		SELECT ` + outboxColumns + `, created_at, {now} - created_at AS age,
 			CASE WHEN o.order_key IS NULL THEN NULL
 			WHEN (
 				SELECT k.id FROM millrace_outbox k FORCE INDEX (by_order)
@@ -36,7 +38,7 @@ var mysqlOutbox = Outbox{
 		ORDER BY id
 		LIMIT ?`,
 	SelectDue: `
-		SELECT ` + outboxColumns + `, {now} - created_at AS age
+		SELECT ` + outboxColumns + `, created_at, {now} - created_at AS age
 		FROM millrace_outbox FORCE INDEX (by_status)
 		WHERE id NOT IN (SELECT j.id FROM ` + mysqlIDs + `)
 			AND status = 1 AND due_at <= (SELECT {now}) AND (? >> ABS(key_hash % ?)) & 1 = 1
@@ -55,7 +57,7 @@ var mysqlOutbox = Outbox{
 		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
 		WHERE o.status IN (1, 3)`,
 	SelectKey: `
-		(SELECT ` + outboxColumns + `, {now} - created_at AS age
+		(SELECT ` + outboxColumns + `, created_at, {now} - created_at AS age
 		FROM millrace_outbox FORCE INDEX (by_order)
 		WHERE order_hash = ? AND id > ?
 		ORDER BY id
@@ -69,29 +71,29 @@ var mysqlOutbox = Outbox{
 
 	DeleteSent: `
 		DELETE o
-		FROM ` + mysqlIDs + `
-		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
+		FROM ` + mysqlRows + `
+		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id AND o.created_at = j.at
 		WHERE o.status IN (0, 1, 2) AND ` + relayAlive + `?)`,
 	KeepSent: `
-		UPDATE ` + mysqlIDs + `
-		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
+		UPDATE ` + mysqlRows + `
+		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id AND o.created_at = j.at
 		SET o.status = 4, o.blocked_key = NULL, o.sent_at = {now}, o.due_at = {now} + ?
 		WHERE o.status IN (0, 1, 2) AND ` + relayAlive + `?)`,
 	SetAside: `
 		UPDATE ` + mysqlAsides + `
-		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
+		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id AND o.created_at = j.at
 		SET o.status = j.status, o.due_at = {now} + j.delay, o.attempts = j.attempts, o.last_error = j.error,
 			o.blocked_key = j.blocks
 		WHERE o.status IN (0, 1, 2) AND ` + relayAlive + `?)`,
 	Postpone: `
-		UPDATE ` + mysqlIDs + `
-		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
+		UPDATE ` + mysqlRows + `
+		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id AND o.created_at = j.at
 		SET o.status = 1, o.due_at = {now} + ?, o.last_error = ?,
 			o.blocked_key = CASE WHEN o.order_key IS NULL THEN NULL ELSE o.key_hash END
 		WHERE o.status IN (0, 1, 2) AND ` + relayAlive + `?)`,
 	HoldBack: `
-		UPDATE ` + mysqlIDs + `
-		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
+		UPDATE ` + mysqlRows + `
+		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id AND o.created_at = j.at
 		SET o.status = 2, o.blocked_key = o.key_hash
 		WHERE o.status IN (0, 1) AND ` + relayAlive + `?)`,
 

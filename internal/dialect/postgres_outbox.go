@@ -4,6 +4,12 @@ const (
 	// The ids of a JSON array, as an array with which an index can be searched.
 	postgresIDs = `ANY(ARRAY(SELECT json_array_elements_text($1::JSON)::BIGINT))`
 
+	// The rows of a JSON array of pairs. IS TRUE keeps PostgreSQL from a join: it looks each row that it found by its id up
+	// in a hash.
+	postgresRows = `ANY(ARRAY(SELECT (one ->> 0)::BIGINT FROM json_array_elements($1::JSON) one))
+			AND ((id, created_at) IN (
+				SELECT (one ->> 0)::BIGINT, (one ->> 1)::BIGINT FROM json_array_elements($1::JSON) one)) IS TRUE`
+
 	// See postgresPlanned. The outbox is empty most of the time.
 	postgresFresh = ` AND ($1` + postgresPlanned
 
@@ -30,7 +36,7 @@ var postgresOutbox = Outbox{
 					LIMIT (SELECT 1)) nearest
 				LIMIT 1) END AS behind
 		FROM (
-			SELECT ` + outboxColumns + `, {now} - created_at AS age
+			SELECT ` + outboxColumns + `, created_at, {now} - created_at AS age
 			FROM millrace_outbox
 			WHERE id NOT IN (SELECT json_array_elements_text($1::JSON)::BIGINT)` + postgresFresh + `
 				AND status = 0 AND id > $2 AND ($3::BIGINT >> ABS(key_hash % $4)::INTEGER) & 1 <> 0` + postgresAlone + `
@@ -39,7 +45,7 @@ var postgresOutbox = Outbox{
 		ORDER BY id
 		LIMIT 10000`,
 	SelectDue: `
-		SELECT ` + outboxColumns + `, {now} - created_at AS age
+		SELECT ` + outboxColumns + `, created_at, {now} - created_at AS age
 		FROM millrace_outbox
 		WHERE id NOT IN (SELECT json_array_elements_text($1::JSON)::BIGINT)` + postgresFresh + `
 			AND status = 1 AND due_at <= (SELECT {now}) AND ($2::BIGINT >> ABS(key_hash % $3)::INTEGER) & 1 <> 0` + postgresAlone + `
@@ -59,7 +65,7 @@ var postgresOutbox = Outbox{
 		SELECT o.*
 		FROM json_to_recordset($1::JSON) AS j (key BIGINT, after BIGINT, "limit" BIGINT), LATERAL (
 			SELECT * FROM (
-				SELECT ` + outboxColumns + `, {now} - created_at AS age
+				SELECT ` + outboxColumns + `, created_at, {now} - created_at AS age
 				FROM millrace_outbox
 				WHERE (key_hash, id) > (j.key, j.after) AND key_hash <= j.key
 					AND order_key IS NOT NULL AND (status IN (0, 2) OR blocked_key IS NOT NULL)` + postgresFresh + `
@@ -81,28 +87,28 @@ var postgresOutbox = Outbox{
 
 	DeleteSent: `
 		DELETE FROM millrace_outbox
-		WHERE id = ` + postgresIDs + postgresFresh + ` AND status IN (0, 1, 2) AND ` + relayAlive + `$2)`,
+		WHERE id = ` + postgresRows + postgresFresh + ` AND status IN (0, 1, 2) AND ` + relayAlive + `$2)`,
 	KeepSent: `
 		UPDATE millrace_outbox
 		SET status = 4, blocked_key = NULL, sent_at = {now}, due_at = {now} + $2
-		WHERE id = ` + postgresIDs + postgresFresh + ` AND status IN (0, 1, 2) AND ` + relayAlive + `$3)`,
+		WHERE id = ` + postgresRows + postgresFresh + ` AND status IN (0, 1, 2) AND ` + relayAlive + `$3)`,
 	SetAside: `
 		UPDATE millrace_outbox o
 		SET status = j.status, due_at = {now} + j.delay, attempts = j.attempts, last_error = j.error,
 			blocked_key = j.blocks
 		FROM json_to_recordset($1::JSON) AS j (
-			id BIGINT, status SMALLINT, delay BIGINT, attempts INTEGER, error TEXT, blocks BIGINT)
-		WHERE o.id = j.id AND o.status IN (0, 1, 2) AND ` + relayAlive + `$2)
+			id BIGINT, at BIGINT, status SMALLINT, delay BIGINT, attempts INTEGER, error TEXT, blocks BIGINT)
+		WHERE o.id = j.id AND o.created_at = j.at AND o.status IN (0, 1, 2) AND ` + relayAlive + `$2)
 			AND o.id = ANY(ARRAY(SELECT (one ->> 'id')::BIGINT FROM json_array_elements($1::JSON) one))` + postgresFresh,
 	Postpone: `
 		UPDATE millrace_outbox
 		SET status = 1, due_at = {now} + $2, last_error = $3,
 			blocked_key = CASE WHEN order_key IS NULL THEN NULL ELSE key_hash END
-		WHERE id = ` + postgresIDs + postgresFresh + ` AND status IN (0, 1, 2) AND ` + relayAlive + `$4)`,
+		WHERE id = ` + postgresRows + postgresFresh + ` AND status IN (0, 1, 2) AND ` + relayAlive + `$4)`,
 	HoldBack: `
 		UPDATE millrace_outbox
 		SET status = 2, blocked_key = key_hash
-		WHERE id = ` + postgresIDs + postgresFresh + ` AND status IN (0, 1) AND ` + relayAlive + `$2)`,
+		WHERE id = ` + postgresRows + postgresFresh + ` AND status IN (0, 1) AND ` + relayAlive + `$2)`,
 
 	SelectParked: `
 		SELECT ` + outboxColumns + `, event_type, last_error, due_at AS parked_at

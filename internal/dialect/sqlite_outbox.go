@@ -1,10 +1,10 @@
 package dialect
 
 // Where ids are known, +status keeps SQLite, which may have no statistics, from using the index on the
-// status: a whole backlog may have the same status.
+// status: a whole backlog may have the same status. SQLite gives no id twice, so a message's results need its id alone.
 var sqliteOutbox = Outbox{
 	SelectPending: `
-		SELECT ` + outboxColumns + `, {now} - created_at AS age,
+		SELECT ` + outboxColumns + `, created_at, {now} - created_at AS age,
 			CASE WHEN o.order_key IS NOT NULL THEN (
 				SELECT k.id FROM millrace_outbox k INDEXED BY ix_millrace_outbox_order
 				WHERE k.key_hash = o.key_hash AND k.id < o.id
@@ -17,7 +17,7 @@ var sqliteOutbox = Outbox{
 		ORDER BY id
 		LIMIT ?`,
 	SelectDue: `
-		SELECT ` + outboxColumns + `, {now} - created_at AS age
+		SELECT ` + outboxColumns + `, created_at, {now} - created_at AS age
 		FROM millrace_outbox INDEXED BY ix_millrace_outbox_status
 		WHERE id NOT IN (SELECT value FROM json_each(?))
 			AND status = 1 AND due_at <= (SELECT {now}) AND (? >> ABS(key_hash % ?)) & 1 = 1
@@ -36,7 +36,7 @@ var sqliteOutbox = Outbox{
 		WHERE id IN (SELECT value FROM ids) AND +status IN (1, 3)`,
 	SelectKey: `
 		SELECT * FROM (
-			SELECT ` + outboxColumns + `, {now} - created_at AS age
+			SELECT ` + outboxColumns + `, created_at, {now} - created_at AS age
 			FROM millrace_outbox INDEXED BY ix_millrace_outbox_order
 			WHERE key_hash = ? AND id > ?
 				AND order_key IS NOT NULL AND (status IN (0, 2) OR blocked_key IS NOT NULL)
@@ -50,14 +50,14 @@ var sqliteOutbox = Outbox{
 		LIMIT ?`,
 
 	DeleteSent: `
-		WITH ids AS (SELECT value FROM json_each(?))
+		WITH ids AS (SELECT json_extract(value, '$[0]') AS id FROM json_each(?))
 		DELETE FROM millrace_outbox
-		WHERE id IN (SELECT value FROM ids) AND +status IN (0, 1, 2) AND ` + relayAlive + `?)`,
+		WHERE id IN (SELECT id FROM ids) AND +status IN (0, 1, 2) AND ` + relayAlive + `?)`,
 	KeepSent: `
-		WITH ids AS (SELECT value FROM json_each(?))
+		WITH ids AS (SELECT json_extract(value, '$[0]') AS id FROM json_each(?))
 		UPDATE millrace_outbox
 		SET status = 4, blocked_key = NULL, sent_at = {now}, due_at = {now} + ?
-		WHERE id IN (SELECT value FROM ids) AND +status IN (0, 1, 2) AND ` + relayAlive + `?)`,
+		WHERE id IN (SELECT id FROM ids) AND +status IN (0, 1, 2) AND ` + relayAlive + `?)`,
 	SetAside: `
 		WITH j AS (
 			SELECT json_extract(value, '$.id') AS id, json_extract(value, '$.status') AS status,
@@ -70,16 +70,16 @@ var sqliteOutbox = Outbox{
 		FROM j
 		WHERE millrace_outbox.id = j.id AND +millrace_outbox.status IN (0, 1, 2) AND ` + relayAlive + `?)`,
 	Postpone: `
-		WITH ids AS (SELECT value FROM json_each(?))
+		WITH ids AS (SELECT json_extract(value, '$[0]') AS id FROM json_each(?))
 		UPDATE millrace_outbox
 		SET status = 1, due_at = {now} + ?, last_error = ?,
 			blocked_key = CASE WHEN order_key IS NULL THEN NULL ELSE key_hash END
-		WHERE id IN (SELECT value FROM ids) AND +status IN (0, 1, 2) AND ` + relayAlive + `?)`,
+		WHERE id IN (SELECT id FROM ids) AND +status IN (0, 1, 2) AND ` + relayAlive + `?)`,
 	HoldBack: `
-		WITH ids AS (SELECT value FROM json_each(?))
+		WITH ids AS (SELECT json_extract(value, '$[0]') AS id FROM json_each(?))
 		UPDATE millrace_outbox
 		SET status = 2, blocked_key = key_hash
-		WHERE id IN (SELECT value FROM ids) AND +status IN (0, 1) AND ` + relayAlive + `?)`,
+		WHERE id IN (SELECT id FROM ids) AND +status IN (0, 1) AND ` + relayAlive + `?)`,
 
 	PurgeSent: `
 		DELETE FROM millrace_outbox

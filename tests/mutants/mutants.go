@@ -70,7 +70,7 @@ var rules = []mutant{
 	},
 	{
 		name: "never write off what was sent", by: exhaust("Inbox and outbox"), file: "outbox/ledger.go",
-		old: "add(len(l.sent), d.sql.DeleteSent, dialect.IDs(l.sent))", new: "_ = d.sql.DeleteSent",
+		old: "add(len(l.sent), d.sql.DeleteSent, dialect.Pairs(l.sent))", new: "_ = d.sql.DeleteSent",
 	},
 	{
 		name: "send without a lease", file: "outbox/pump.go",

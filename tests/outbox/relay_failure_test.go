@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -197,6 +198,41 @@ var relayFailureBodies = []testdb.Body{
 			assert.Equal(t, fmt.Sprint([]int{1, 2, 1, 2, 3}[n]), string(m.Payload))
 		}
 	}},
+	{Name: "an id that is given twice", Why: "a replica that lagged has become the primary: what comes of the lost message must not befall another one", Run: func(t *testing.T, db *testdb.DB) {
+		for _, change := range []func(*outbox.RelayConfig){
+			func(*outbox.RelayConfig) {},
+			func(c *outbox.RelayConfig) { c.Retention = time.Hour },
+			func(c *outbox.RelayConfig) { c.MaxAttempts = 1 }, // the lost message is refused
+		} {
+			p := newPost(t, db)
+			lost := p.send("orders", "", 1)
+			b := &hesitant{memoryBroker: newMemoryBroker(), reached: make(chan struct{}), answer: make(chan error)}
+			relay := p.relayTo(b, change)
+			<-b.reached
+			id := p.row(lost[0]).ID
+			p.db.Do(t, `DELETE FROM millrace_outbox`)
+			switch db.Dialect { // SQLite gives no id twice
+			case "postgres":
+				p.db.Count(t, `SELECT setval(pg_get_serial_sequence('millrace_outbox', 'id'), ?, false)`, id)
+			case "mysql":
+				p.db.Do(t, fmt.Sprintf(`ALTER TABLE millrace_outbox AUTO_INCREMENT = %d`, id))
+			}
+			other := p.send("orders", "", 1)
+			assert.Equal(t, db.Dialect != "sqlite", id == p.row(other[0]).ID)
+			var config outbox.RelayConfig
+			if change(&config); config.MaxAttempts == 1 {
+				b.answer <- errRefused
+			} else {
+				b.answer <- nil
+			}
+			b.awaitAll(t, other)
+			rig.Eventually(p, "the result is recorded", func() bool {
+				return p.db.Count(t, `SELECT COUNT(*) FROM millrace_outbox WHERE status <> ?`, rowSent) == 0
+			})
+			require.NoError(t, relay.stop())
+			p.db.Do(t, `DELETE FROM millrace_outbox`)
+		}
+	}},
 }
 
 // refuses returns a refuse function for messages by UUID.
@@ -207,4 +243,21 @@ func refuses(err error, ids ...string) func(string, *message.Message) error {
 		}
 		return nil
 	}
+}
+
+// hesitant is a broker that waits for an answer to the first call.
+type hesitant struct {
+	*memoryBroker
+
+	once    sync.Once
+	reached chan struct{}
+	answer  chan error
+}
+
+func (h *hesitant) Publish(topic string, msgs ...*message.Message) (err error) {
+	h.once.Do(func() {
+		close(h.reached)
+		err = <-h.answer
+	})
+	return errors.Join(err, h.memoryBroker.Publish(topic, msgs...))
 }
