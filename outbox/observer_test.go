@@ -25,13 +25,15 @@ func TestObserversHearWhatTheyWant(t *testing.T) {
 	db, out, done := exampleOutbox(outbox.Config{Standalone: true})
 	defer done()
 	var all, some []outbox.Kind
+	var shards []int
 	into := func(kinds *[]outbox.Kind) func(context.Context, outbox.Event) {
 		return func(_ context.Context, e outbox.Event) { *kinds = append(*kinds, e.Kind) }
 	}
 	own := &picker{kind: outbox.KindParked}
 	relay, err := outbox.NewRelay(db, picky{newPrinter()}, outbox.RelayConfig{
 		MaxAttempts: 1,
-		Observers:   []outbox.Observer{outbox.On(into(&all)), nil, own, outbox.On(into(&some), outbox.KindPublished, outbox.KindShards)},
+		Observers: []outbox.Observer{outbox.On(into(&all)), nil, own, outbox.On(into(&some), outbox.KindPublished, outbox.KindShards),
+			outbox.On(func(_ context.Context, e outbox.Event) { shards = append(shards, e.Count) }, outbox.KindShards)},
 	})
 	require.NoError(t, err)
 	require.NoError(t, out.Publish("notes",
@@ -39,7 +41,8 @@ func TestObserversHearWhatTheyWant(t *testing.T) {
 	_, err = relay.RelayBatch(t.Context())
 	require.ErrorIs(t, err, errTooLong)
 	assert.Subset(t, all, []outbox.Kind{outbox.KindShards, outbox.KindParked, outbox.KindPublished})
-	assert.Equal(t, []outbox.Kind{outbox.KindShards, outbox.KindPublished}, some)
+	assert.Equal(t, []outbox.Kind{outbox.KindShards, outbox.KindPublished, outbox.KindShards}, some)
+	assert.Equal(t, []int{64, 0}, shards, "in the end it has none")
 	assert.Equal(t, []outbox.Kind{outbox.KindParked}, own.told)
 }
 

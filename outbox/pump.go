@@ -90,6 +90,7 @@ func newPump(r *Relay, l *lease, once bool) *pump {
 // work pumps until ctx ends, the lease is lost or, with once, nothing is left. It then waits for
 // messages on their way to the broker, for Config.Drain at most, also after a panic.
 func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-chan struct{}) error {
+	defer p.disown(context.WithoutCancel(ctx))
 	defer p.end()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -240,6 +241,13 @@ func (p *pump) assign(ctx context.Context, shards shardSet) {
 	maps.DeleteFunc(p.turns, func(key int64, _ *turn) bool { return !shards.owns(key) })
 	p.log.Info("outbox: the relay's share changed", watermill.LogFields{"shards": shards.size(), "of": shardCount})
 	p.tell(ctx, KindShards, Event{Count: shards.size()})
+}
+
+// disown tells observers that the relay has no shards any more.
+func (p *pump) disown(ctx context.Context) {
+	if p.assigned {
+		p.tell(ctx, KindShards, Event{})
+	}
 }
 
 // keeps reports whether a letter is of a shard that the relay keeps.
