@@ -71,10 +71,10 @@ type letter struct {
 }
 
 // copy returns the message for one call of the publisher, which may change what it gets: an attempt
-// must not begin with what the one before it left.
+// must not begin with what the one before it left. A decorator may set metadata of a message that has none.
 func (l *letter) copy() *message.Message {
 	c := message.NewMessage(l.msg.UUID, bytes.Clone(l.msg.Payload))
-	c.Metadata = maps.Clone(l.msg.Metadata)
+	maps.Copy(c.Metadata, l.msg.Metadata)
 	return c
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -40,12 +41,14 @@ var relayRowBodies = []testdb.Body{
 		b.awaitAll(append(all[3:5], later...))
 		assert.Zero(t, b.given(all[2]), "the publisher never saw it")
 	}},
-	{Name: "a row without metadata", Why: "what is NULL is nil", Run: func(t *testing.T, db *testdb.DB) {
+	{Name: "a row without metadata", Why: "a decorator of the publisher may set some; a payload that is NULL is nil", Run: func(t *testing.T, db *testdb.DB) {
 		p, b := newPost(t, db), newMemoryBroker()
 		db.Do(t, `INSERT INTO millrace_outbox (key_hash, topic, uuid, created_at) VALUES (7, 'orders', 'bare', 0)`)
-		p.relayTo(b)
+		marked, err := message.MessageTransformPublisherDecorator(func(m *message.Message) { m.Metadata.Set("mark", "set") })(b)
+		require.NoError(t, err)
+		p.relayTo(marked)
 		b.awaitAll(t, []string{"bare"})
-		assert.Nil(t, b.sent[0].Metadata)
+		assert.Equal(t, message.Metadata{"mark": "set"}, b.sent[0].Metadata)
 		assert.Nil(t, b.sent[0].Payload)
 	}},
 	{Name: "a row with a strange hash", Why: "it is refused if no shard has it", Run: func(t *testing.T, db *testdb.DB) {
