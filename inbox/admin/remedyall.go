@@ -62,7 +62,7 @@ func (a *Admin) DiscardAll(ctx context.Context, f Filter, by Operator, pace Pace
 	bulk := pace.bulk(by, discardAction, f.String())
 	discarded, err = a.forAll(ctx, f, by, pace, Status.Stuck, func(rows []stored.Message) (int, error) {
 		gone := map[int64]bool{}
-		n, err := a.inBatch(ctx, rows, bulk, func(tx *sqlx.Tx, row stored.Message) error {
+		n, err := a.inBatch(ctx, rows, bulk, func(ctx context.Context, tx *sqlx.Tx, row stored.Message) error {
 			err := a.discard(ctx, tx, row)
 			gone[row.ID] = err == nil
 			return err
@@ -219,7 +219,7 @@ func (a *Admin) retryBatch(ctx context.Context, rows []stored.Message, bulk stor
 			return done, explain(&row, "retry", err)
 		}
 	}
-	n, err := a.inBatch(ctx, due, bulk, func(tx *sqlx.Tx, row stored.Message) error {
+	n, err := a.inBatch(ctx, due, bulk, func(ctx context.Context, tx *sqlx.Tx, row stored.Message) error {
 		return a.rows.SetDue(ctx, tx, bulk.By, stored.Retry, &row)
 	})
 	for name, live := range served {
@@ -262,39 +262,39 @@ func (a *Admin) sendBackWhole(ctx context.Context, row stored.Message, bulk stor
 // inBatch applies one to all rows in one transaction, which records them as part of bulk. If somebody
 // else changed one of them, it applies one to each row by itself and skips the changed one.
 func (a *Admin) inBatch(
-	ctx context.Context, rows []stored.Message, bulk stored.Bulk, one func(*sqlx.Tx, stored.Message) error,
+	ctx context.Context, rows []stored.Message, bulk stored.Bulk, one func(context.Context, *sqlx.Tx, stored.Message) error,
 ) (done int, err error) {
 	if len(rows) == 0 {
 		return 0, nil
 	}
-	ctx, cancel := begun(ctx)
-	defer cancel()
-	err = a.rows.Write(ctx, func(tx *sqlx.Tx) error {
-		for _, row := range rows {
-			if err := one(tx, row); err != nil {
-				return fmt.Errorf("message %d: %w", row.ID, err)
+	together := func(rows []stored.Message) error {
+		ctx, cancel := begun(ctx)
+		defer cancel()
+		return a.rows.Write(ctx, func(tx *sqlx.Tx) error {
+			for _, row := range rows {
+				if err := one(ctx, tx, row); err != nil {
+					return fmt.Errorf("message %d: %w", row.ID, err)
+				}
 			}
-		}
-		return a.rows.AuditBulk(ctx, tx, bulk, rows...)
-	})
+			return a.rows.AuditBulk(ctx, tx, bulk, rows...)
+		})
+	}
+	err = together(rows)
 	if err == nil {
 		return len(rows), nil
 	}
 	if !stored.IsConflict(err) {
 		return 0, err
 	}
-	for _, row := range rows {
-		err := a.rows.Write(ctx, func(tx *sqlx.Tx) error {
-			if err := one(tx, row); err != nil {
-				return err
-			}
-			return a.rows.AuditBulk(ctx, tx, bulk, row)
-		})
-		switch {
+	for i := range rows {
+		if err := ctx.Err(); err != nil {
+			return done, err
+		}
+		switch err := together(rows[i : i+1]); {
 		case err == nil:
 			done++
 		case !stored.IsConflict(err):
-			return done, fmt.Errorf("message %d: %w", row.ID, err)
+			return done, err
 		}
 	}
 	return done, nil
