@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -163,6 +165,30 @@ var wrongStateBodies = []testdb.Body{
 		}
 		assert.Len(t, sent["orders"], 3)
 		assert.Equal(t, 6, b.audited("retry"))
+	})},
+	{Name: "a call for many that is overtaken, on a slow database", Why: "what is then done message by message has for each the time that all had together", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		ids, pool := b.parked(5), faults.Open(t, b.db)
+		var begun bool
+		var ends []time.Time
+		pool.Set(faults.Plan{Before: func(ctx context.Context, call string) error {
+			switch {
+			case call == faults.Begin && !begun:
+				begun = true
+				b.db.Do(t, `UPDATE millrace_messages SET status = ? WHERE id = ?`, admin.InProgress, ids[2])
+			case strings.Contains(call, "DELETE FROM millrace_messages"):
+				end, _ := ctx.Deadline()
+				ends = append(ends, end)
+			}
+			return nil
+		}})
+		n, err := admin.New(rig.NewStore(t, pool.DB, inbox.Config{})).DiscardAll(t.Context(), admin.Filter{}, ada, admin.Pace{})
+		require.NoError(t, err)
+		assert.Equal(t, 4, n)
+		require.Greater(t, len(ends), 5)
+		alone := ends[len(ends)-5:]
+		for i := range alone[1:] {
+			assert.True(t, alone[i+1].After(alone[i]), ends)
+		}
 	})},
 }
 
