@@ -53,6 +53,9 @@ func TestAWrongBatchIsFound(t *testing.T) {
 				s.Databases = databases(t, dialect, 2)
 				heard := &heard{TB: t}
 				inboxtest.InterruptedStatement(heard, s)
+				for tries := 0; keeps && heard.String() == "" && tries < 20; tries++ { // on a busy machine, each interruption may come too late
+					inboxtest.InterruptedStatement(heard, s)
+				}
 				if keeps {
 					assert.Contains(t, heard.String(), "the ledger is", name)
 				} else {
