@@ -78,8 +78,9 @@ func dropTables(ctx context.Context, d *dialect.Dialect, db *sqlx.DB) error {
 
 // keptTables is a copy of the rows of a database.
 type keptTables struct {
-	tables []string
-	rows   map[string]string // the copy of each table that was not empty
+	dialect *dialect.Dialect
+	tables  []string
+	rows    map[string]string // the copy of each table that was not empty
 }
 
 // keepTables copies the rows of the tables that a connection of db finds without naming a schema.
@@ -88,7 +89,7 @@ func keepTables(ctx context.Context, d *dialect.Dialect, db *sqlx.DB) (*keptTabl
 	if err != nil {
 		return nil, err
 	}
-	k := &keptTables{tables: own, rows: map[string]string{}}
+	k := &keptTables{dialect: d, tables: own, rows: map[string]string{}}
 	for i, t := range own {
 		var some int
 		err := db.GetContext(ctx, &some, `SELECT COUNT(*) FROM `+t)
@@ -103,20 +104,31 @@ func keepTables(ctx context.Context, d *dialect.Dialect, db *sqlx.DB) (*keptTabl
 	return k, nil
 }
 
-// restore fills the tables with the copied rows. It does not reset sequences.
+// restore fills the tables with the copied rows. It does not reset sequences. It fails if the service has made more
+// tables, whose rows would stay.
 func (k *keptTables) restore(ctx context.Context, db *sqlx.DB) error {
+	own, _, err := listTables(ctx, k.dialect, db)
+	if err != nil {
+		return err
+	}
+	if len(own) != len(k.tables) { // emptying tells whether they are the same
+		return fmt.Errorf("there are %d tables instead of %d", len(own), len(k.tables))
+	}
 	tx, err := db.BeginTxx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback() //nolint:errcheck // after a commit there is nothing to roll back
 	for _, t := range k.tables {
-		_, err := tx.ExecContext(ctx, `DELETE FROM `+t)
-		if kept := k.rows[t]; err == nil && kept != "" {
-			_, err = tx.ExecContext(ctx, `INSERT INTO `+t+` SELECT * FROM `+kept)
+		if _, err := tx.ExecContext(ctx, `DELETE FROM `+t); err != nil { // all first: a foreign key may delete from others
+			return fmt.Errorf("empty %s: %w", t, err)
 		}
-		if err != nil {
-			return fmt.Errorf("restore %s: %w", t, err)
+	}
+	for _, t := range slices.Backward(k.tables) { // where deleting went from children to parents
+		if kept := k.rows[t]; kept != "" {
+			if _, err := tx.ExecContext(ctx, `INSERT INTO `+t+` SELECT * FROM `+kept); err != nil {
+				return fmt.Errorf("restore %s: %w", t, err)
+			}
 		}
 	}
 	return tx.Commit()
