@@ -129,3 +129,23 @@ func TestATableThatTheServiceMakes(t *testing.T) {
 	s.Databases = []inboxtest.Database{{Driver: db.Driver, DSN: db.DSN}}
 	inboxtest.Duplicate(t, s)
 }
+
+// What Prepare makes can be made again: tables and types, of whatever kind.
+func TestATypeThatPrepareMakes(t *testing.T) {
+	db := testdb.On(t, "postgres", testdb.Empty())
+	s := accounts(right)
+	prepare := s.Prepare
+	s.Prepare = func(ctx context.Context, db *sqlx.DB) error {
+		_, err := db.ExecContext(ctx, `
+			CREATE TYPE "Coin" AS ENUM ('eur');
+			CREATE TYPE coins AS (coin "Coin", number INTEGER);
+			CREATE TYPE span AS RANGE (subtype = INTEGER);
+			CREATE DOMAIN amount AS INTEGER CHECK (VALUE > 0);
+			CREATE TABLE purses (coins coins, amount amount, span span)`)
+		return errors.Join(err, prepare(ctx, db))
+	}
+	s.Databases = []inboxtest.Database{{Driver: db.Driver, DSN: db.DSN}}
+	for range 2 {
+		inboxtest.Duplicate(t, s)
+	}
+}

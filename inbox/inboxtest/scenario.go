@@ -13,7 +13,7 @@ import (
 // Scenario is a service, its inputs, and how to read its effects. It is played many times, each
 // time from scratch and with other faults.
 type Scenario struct {
-	// Databases are those to play on; each play first drops everything in one of them, see [Database].
+	// Databases are those to play on; each play first drops all tables in one of them, see [Database].
 	// A database serves one play at a time, so several are faster. Without any, each play has a SQLite
 	// file of its own; the test must then import modernc.org/sqlite or github.com/mattn/go-sqlite3.
 	Databases []Database

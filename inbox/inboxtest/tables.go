@@ -45,7 +45,17 @@ func listTables(ctx context.Context, d *dialect.Dialect, db sqlx.QueryerContext)
 	return own, kept, nil
 }
 
-// dropTables drops every table that a connection of db finds without naming a schema.
+// typesOf lists every type of PostgreSQL that a connection finds without naming a schema, quoted, but for those that
+// belong to a table or an extension.
+const typesOf = `
+	SELECT quote_ident(typname)
+	FROM pg_type t
+	LEFT JOIN pg_class c ON c.oid = typrelid
+	WHERE typnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+		AND (typtype IN ('e', 'd', 'r') OR relkind = 'c')
+		AND NOT EXISTS (SELECT 1 FROM pg_depend WHERE classid = 'pg_type'::regclass AND objid = t.oid AND deptype = 'e')`
+
+// dropTables drops every table, and on PostgreSQL every type, that a connection of db finds without naming a schema.
 func dropTables(ctx context.Context, d *dialect.Dialect, db *sqlx.DB) error {
 	conn, err := db.Connx(ctx)
 	if err != nil {
@@ -53,20 +63,29 @@ func dropTables(ctx context.Context, d *dialect.Dialect, db *sqlx.DB) error {
 	}
 	defer conn.Close() //nolint:errcheck // it goes back to the pool
 	own, kept, err := listTables(ctx, d, conn)
-	if err != nil || len(own)+len(kept) == 0 {
+	if err != nil {
 		return err
 	}
+	var types, statements []string
+	if d.Name == dialect.PostgresName {
+		if err := conn.SelectContext(ctx, &types, typesOf); err != nil {
+			return fmt.Errorf("list the types: %w", err)
+		}
+	}
 	all := slices.Concat(own, kept)
-	var statements []string
-	switch list := strings.Join(all, ", "); d.Name {
-	case dialect.PostgresName:
+	switch list := strings.Join(all, ", "); {
+	case len(all) == 0:
+	case d.Name == dialect.PostgresName:
 		statements = []string{`DROP TABLE ` + list + ` CASCADE`}
-	case dialect.MySQLName:
+	case d.Name == dialect.MySQLName:
 		statements = []string{`SET FOREIGN_KEY_CHECKS = 0`, `DROP TABLE ` + list, `SET FOREIGN_KEY_CHECKS = 1`}
-	case dialect.SQLiteName:
+	case d.Name == dialect.SQLiteName:
 		for _, t := range all {
 			statements = append(statements, `DROP TABLE `+t)
 		}
+	}
+	if len(types) > 0 {
+		statements = append(statements, `DROP TYPE `+strings.Join(types, ", ")+` CASCADE`)
 	}
 	for _, s := range statements {
 		if _, err := conn.ExecContext(ctx, s); err != nil {
