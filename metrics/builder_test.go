@@ -183,6 +183,22 @@ func TestEveryKindOfEventIsCounted(t *testing.T) {
 	}
 }
 
+// The claims of a consumer are those of all its epochs.
+func TestClaimsOfTwoEpochs(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, metrics.Config{})
+	for epoch, n := range []int{1000, 3, 2} {
+		b.builder.Inbox().Observe(t.Context(), inbox.Event{
+			Kind: inbox.KindClaims, Consumer: "billing", Epoch: epoch / 2, Reason: inbox.ReasonWeek, Count: n,
+		})
+	}
+	require.NoError(t, testutil.GatherAndCompare(b.registry, strings.NewReader(`
+		# HELP millrace_inbox_aged_claims Completed claims by age, as the janitor saw them last.
+		# TYPE millrace_inbox_aged_claims gauge
+		millrace_inbox_aged_claims{age="7d",consumer="billing"} 5
+	`), "millrace_inbox_aged_claims"))
+}
+
 func TestReplayedMessagesAreCountedByWhatBecameOfThem(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, metrics.Config{})

@@ -3,6 +3,7 @@ package metrics
 import (
 	"context"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,8 +42,26 @@ type consumer struct {
 	claims, failures, duplicates, parked, retries, replayed *children[prometheus.Counter]
 
 	types        *children[*eventType]
-	ages         *children[prometheus.Gauge]
+	ages         *children[*aged]
 	seconds, lag prometheus.Observer
+}
+
+// aged adds up the claims of one age over the epochs of a consumer. The janitor counts those of each epoch at another time.
+type aged struct {
+	gauge prometheus.Gauge
+	mu    sync.Mutex
+	of    map[int]int // by epoch
+}
+
+func (a *aged) set(epoch, n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.of[epoch] = n
+	sum := 0
+	for _, n := range a.of {
+		sum += n
+	}
+	a.gauge.Set(float64(sum))
 }
 
 // eventType counts one event type of a consumer. It is a metric of its own because a series that
@@ -135,8 +154,10 @@ func (v *inboxVectors) of(name string, limit int) *consumer {
 			inbox.ReasonNoKey),
 		failures: by(v.failures, inbox.ReasonCollision), duplicates: by(v.duplicates), retries: by(v.retries),
 		replayed: by(v.replayed, resultRan, resultForced, resultSuppressed, resultRefused, resultDuplicate),
-		ages:     newChildren(limit, func(age string) prometheus.Gauge { return v.ages.WithLabelValues(name, age) }),
-		seconds:  v.seconds.WithLabelValues(name), lag: v.lag.WithLabelValues(name),
+		ages: newChildren(limit, func(age string) *aged {
+			return &aged{gauge: v.ages.WithLabelValues(name, age), of: map[int]int{}}
+		}),
+		seconds: v.seconds.WithLabelValues(name), lag: v.lag.WithLabelValues(name),
 		types: newChildren(limit, func(kind string) *eventType {
 			one := func(event string) prometheus.Counter { return v.types.WithLabelValues(name, kind, event) }
 			return &eventType{one("received"), one("completed"), one("failed"), one("parked"), one("replayed")}
@@ -212,7 +233,7 @@ func (c *consumer) observe(ctx context.Context, e inbox.Event) {
 	case inbox.KindReplayed:
 		c.observeReplayed(e)
 	case inbox.KindClaims:
-		c.ages.of(e.Reason).Set(float64(e.Count))
+		c.ages.of(e.Reason).set(e.Epoch, e.Count)
 	}
 }
 

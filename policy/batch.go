@@ -16,7 +16,7 @@ import (
 // the outbox. The policy puts no middleware around it.
 //
 // [Router.Run] fails if the rules of a handler set Batch and this method did not add it. AddBatchHandler
-// refuses rules without the inbox's transaction, and rules that set Shadow.
+// refuses rules without the inbox's transaction, rules that set Shadow, and a Wiring with Inbox.OnBegin.
 func (w *Wired) AddBatchHandler(
 	handler, topic string, sub message.Subscriber, h func(ctx context.Context, msgs []*message.Message) error,
 ) (*message.Handler, error) {
@@ -44,6 +44,9 @@ func (w *Wired) batch(handler string) (b millrace.Batch, err error) {
 		return b, w.problems(handler, lack{"strategy", fmt.Sprintf("%s has no transaction for a batch: take strategy inbox", r.Strategy)})
 	case r.Shadow:
 		return b, w.problems(handler, lack{"shadow", "a batch needs the inbox's transaction, which shadow mode does not begin: leave shadow out"})
+	case w.wiring.Inbox.OnBegin != nil:
+		return b, w.problems(handler, errors.New("Wiring.Inbox.OnBegin is for handlers of one message: add this handler to a router of its own, "+
+			"with a Wiring without OnBegin, and set up the transaction in the function"))
 	}
 	var problems [2]error
 	b.Inbox, problems[0] = w.inbox(handler, r)

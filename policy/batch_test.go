@@ -7,10 +7,12 @@ import (
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/policy"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -79,6 +81,18 @@ func TestBatchRefusesOtherRules(t *testing.T) {
 	require.NoError(t, err)
 	_, err = wired.AddBatchHandler("search", "documents", rig.NewFeed(), nil)
 	require.ErrorContains(t, err, "strict")
+}
+
+// OnBegin is for all handlers of a router, so one with batches needs another router, and the error says so.
+func TestBatchRefusesOnBegin(t *testing.T) {
+	t.Parallel()
+	begin := func(context.Context, *sqlx.Tx, *message.Message) error { return nil }
+	wired, err := consumers(map[string]policy.Rules{"search": {}}).Wire(newRouter(t), policy.Wiring{
+		Store: newStore(t), Inbox: millrace.Inbox{Options: inbox.Options{OnBegin: begin}},
+	})
+	require.NoError(t, err)
+	_, err = wired.AddBatchHandler("search", "documents", rig.NewFeed(), nil)
+	require.ErrorContains(t, err, "consumers.search: Wiring.Inbox.OnBegin is for handlers of one message: add this handler to a router of its own")
 }
 
 func TestRunRefusesBatchesThatNobodyMade(t *testing.T) {

@@ -136,6 +136,7 @@ func TestSuggest(t *testing.T) {
 		"aggregates from one": {numbered(func(*shadow.VersionRates) {}), gate(policy.Version{}), "write first: one: with that version 100"},
 		"from elsewhere, and not all": {numbered(func(v *shadow.VersionRates) { v.Source, v.Missing, v.Invalid = "json:id,version", 100, 3 }),
 			gate(policy.Version{From: "json:id,version", Sequence: policy.SequenceOptional}), "3 deliveries name a version that no gate can use"},
+		"by a function":   {numbered(func(v *shadow.VersionRates) { v.Source = "ours" }), gate(policy.Version{From: "func:ours"}), "name its function in Wiring.Versions"},
 		"hardly numbered": {numbered(func(v *shadow.VersionRates) { v.Missing = 9000 }), plain, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -194,7 +195,7 @@ func TestAnySuggestionCanBeUsed(t *testing.T) {
 				Key: key, Missing: some(), Sample: 1, Deliveries: some(), Duplicates: some(), Collisions: some(), Copied: some(), Apart: times(),
 			})
 		}
-		v := shadow.VersionRates{Source: "metadata", Missing: some(), Aggregates: some(), FromOne: some(), FromZero: some(), Waits: times()}
+		v := shadow.VersionRates{Source: []string{"metadata", "json:id,version", "ours", "func:"}[r.IntN(4)], Missing: some(), Aggregates: some(), FromOne: some(), FromZero: some(), Waits: times()}
 		v.First, v.Early, v.Late, v.Held = some(), some(), some(), some()
 		v.Open, v.OpenFor, v.Overtaken.Most = int64(some()), times().Longest, int64(some())
 		c.Versions = []shadow.VersionRates{v}

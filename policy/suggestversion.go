@@ -30,6 +30,10 @@ func (s *suggesting) version() {
 	if v.Source != "metadata" {
 		s.Rules.Version.From = v.Source
 	}
+	if checkVersion(v.Source) != nil { // a name that the shadow's configuration gave it
+		s.Rules.Version.From = "func:" + v.Source
+		s.why("The policy knows the version %s as %s: name its function in Wiring.Versions.", v.Source, s.Rules.Version.From)
+	}
 	if v.Missing > 0 {
 		s.Rules.Version.Sequence = SequenceOptional
 		s.why("%d deliveries name no version and would pass the gate.", v.Missing)

@@ -47,6 +47,9 @@ func (o inboxObserver) Observe(ctx context.Context, e inbox.Event) {
 		if e.Type != "" {
 			all = append(all, attributeEventType.String(plain(e.Type)))
 		}
+		if e.Attempt > 0 {
+			all = append(all, attributeAttempt.Int(e.Attempt))
+		}
 		return all
 	})
 }

@@ -28,7 +28,7 @@ func TestInboxObserverAddsToTheSpanOfTheDelivery(t *testing.T) {
 	b := newBed(t)
 	ctx, span := b.spans.Start(t.Context(), "process")
 	duplicate(ctx, b.InboxObserver(), inbox.Event{
-		Consumer: "billing", Epoch: 2, MessageID: "7", UUID: "u", Topic: "orders", Type: "paid", Reason: "settled", Count: 3,
+		Consumer: "billing", Epoch: 2, MessageID: "7", UUID: "u", Topic: "orders", Type: "paid", Reason: "settled", Count: 3, Attempt: 4,
 		Err: errors.New("boom"),
 	})
 	span.End()
@@ -37,7 +37,7 @@ func TestInboxObserverAddsToTheSpanOfTheDelivery(t *testing.T) {
 	assert.Equal(t, "duplicate", process.Events[0].Name)
 	assert.Equal(t, map[string]string{
 		"millrace.consumer": "billing", "millrace.epoch": "2", "millrace.message_id": "7", "millrace.event_type": "paid",
-		"millrace.reason": "settled", "millrace.count": "3", "millrace.error": "boom",
+		"millrace.reason": "settled", "millrace.count": "3", "millrace.attempt": "4", "millrace.error": "boom",
 	}, attributes(process.Events[0].Attributes))
 }
 

@@ -6,7 +6,8 @@ import (
 	"database/sql/driver"
 )
 
-// Database is a database that belongs to the test: each play first drops everything in it. To
+// Database is a database that belongs to the test: each play first drops all tables in it, and on
+// PostgreSQL all types. Functions, sequences and views may stay; Prepare must cope with them. To
 // protect other databases, the server's name for the database or its current schema, or the name
 // of the SQLite file, must contain the word test, as in shop_test or test.db. Otherwise the test
 // fails, and nothing is dropped.

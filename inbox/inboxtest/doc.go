@@ -50,7 +50,7 @@
 // A crash ends a process: from that moment nothing it does reaches the database or the broker, and
 // its connections are closed. Files and HTTP calls are not cut off, unless they go through
 // [Process.External]. The database is real: SQLite, or those that the scenario names, in which each
-// play first drops everything, see [Database]. The database itself does not crash, and faults
+// play first drops all tables, see [Database]. The database itself does not crash, and faults
 // happen only while the router runs, not at the start of a process.
 //
 // The broker hands out one message at a time, unless [Scenario.InFlight] says otherwise, so a play

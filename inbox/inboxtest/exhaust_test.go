@@ -2,12 +2,15 @@ package inboxtest_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
 	_ "modernc.org/sqlite" // registers "sqlite"
 
 	"github.com/millrace-go/millrace/inbox"
@@ -142,4 +145,28 @@ func withReplay(wire func(p *inboxtest.Process, store *inbox.Store) error, confi
 	replayed.Metadata.Set(inbox.ReplayField, "of yesterday")
 	s.Inputs = append(s.Inputs, inboxtest.To("payments", replayed)...)
 	return s
+}
+
+// A kit that does not see the tables says so: it would take a message that waits in them for handled.
+func TestTablesThatPrepareDidNotMake(t *testing.T) {
+	s := accounts(right)
+	s.Prepare = func(ctx context.Context, db *sqlx.DB) error {
+		_, err := db.ExecContext(ctx, `CREATE TABLE accounts (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL)`)
+		if err == nil {
+			_, err = db.ExecContext(ctx, `INSERT INTO accounts (id, balance) VALUES (1, 0)`)
+		}
+		return err
+	}
+	service := s.Service
+	s.Service = func(p *inboxtest.Process) error {
+		store, err := inbox.NewStore(p.DB, inbox.Config{})
+		if err == nil {
+			err = store.Migrate(t.Context())
+		}
+		return errors.Join(err, service(p))
+	}
+	heard := &heard{TB: t}
+	inboxtest.Duplicate(heard, s)
+	assert.Equal(t, 1, strings.Count(heard.String(), "call Migrate in Prepare"), heard.String())
+	assert.Contains(t, heard.String(), "exhaust_test.go:")
 }

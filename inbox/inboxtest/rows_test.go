@@ -78,3 +78,74 @@ func typeOf(c *sql.ColumnType) []any {
 	precision, scale, knowsScale := c.DecimalSize()
 	return []any{c.Name(), c.DatabaseTypeName(), c.ScanType().String(), nullable, knowsNullable, length, knowsLength, precision, scale, knowsScale}
 }
+
+// What Prepare has stored is there in each play, also where deleting a parent deletes its children.
+func TestRowsBehindAForeignKey(t *testing.T) {
+	for _, dialect := range []string{"mysql", "postgres"} {
+		t.Run(dialect, func(t *testing.T) {
+			s := accounts(right)
+			prepare := s.Prepare
+			s.Prepare = func(ctx context.Context, db *sqlx.DB) error {
+				err := prepare(ctx, db)
+				for _, statement := range []string{
+					`CREATE TABLE account_rules (account INTEGER PRIMARY KEY, FOREIGN KEY (account) REFERENCES accounts (id) ON DELETE CASCADE)`,
+					`INSERT INTO account_rules (account) VALUES (1)`,
+				} {
+					if err == nil {
+						_, err = db.ExecContext(ctx, statement)
+					}
+				}
+				return err
+			}
+			s.Ledger = func(ctx context.Context, db *sqlx.DB) (any, error) {
+				var rules int
+				return rules, db.GetContext(ctx, &rules, `SELECT COUNT(*) FROM account_rules`)
+			}
+			s.Want = 1
+			db := testdb.On(t, dialect, testdb.Empty())
+			s.Databases = []inboxtest.Database{{Driver: db.Driver, DSN: db.DSN}}
+			inboxtest.CrashAfterCommit(t, s)
+		})
+	}
+}
+
+// A table that the service makes by itself is empty at the beginning of each play.
+func TestATableThatTheServiceMakes(t *testing.T) {
+	db := testdb.On(t, "postgres", testdb.Empty())
+	s := accounts(right)
+	service := s.Service
+	s.Service = func(p *inboxtest.Process) error {
+		_, err := p.DB.ExecContext(t.Context(), `CREATE TABLE IF NOT EXISTS starts (id INTEGER PRIMARY KEY)`)
+		if err == nil {
+			_, err = p.DB.ExecContext(t.Context(), `INSERT INTO starts (id) SELECT COUNT(*) + 1 FROM starts`)
+		}
+		return errors.Join(err, service(p))
+	}
+	s.Ledger = func(ctx context.Context, db *sqlx.DB) (any, error) {
+		var starts int
+		return starts, db.GetContext(ctx, &starts, `SELECT COUNT(*) FROM starts`)
+	}
+	s.Want = 1
+	s.Databases = []inboxtest.Database{{Driver: db.Driver, DSN: db.DSN}}
+	inboxtest.Duplicate(t, s)
+}
+
+// What Prepare makes can be made again: tables and types, of whatever kind.
+func TestATypeThatPrepareMakes(t *testing.T) {
+	db := testdb.On(t, "postgres", testdb.Empty())
+	s := accounts(right)
+	prepare := s.Prepare
+	s.Prepare = func(ctx context.Context, db *sqlx.DB) error {
+		_, err := db.ExecContext(ctx, `
+			CREATE TYPE "Coin" AS ENUM ('eur');
+			CREATE TYPE coins AS (coin "Coin", number INTEGER);
+			CREATE TYPE span AS RANGE (subtype = INTEGER);
+			CREATE DOMAIN amount AS INTEGER CHECK (VALUE > 0);
+			CREATE TABLE purses (coins coins, amount amount, span span)`)
+		return errors.Join(err, prepare(ctx, db))
+	}
+	s.Databases = []inboxtest.Database{{Driver: db.Driver, DSN: db.DSN}}
+	for range 2 {
+		inboxtest.Duplicate(t, s)
+	}
+}

@@ -13,13 +13,13 @@ import (
 // Scenario is a service, its inputs, and how to read its effects. It is played many times, each
 // time from scratch and with other faults.
 type Scenario struct {
-	// Databases are those to play on; each play first drops everything in one of them, see [Database].
+	// Databases are those to play on; each play first drops all tables in one of them, see [Database].
 	// A database serves one play at a time, so several are faster. Without any, each play has a SQLite
 	// file of its own; the test must then import modernc.org/sqlite or github.com/mattn/go-sqlite3.
 	Databases []Database
 
-	// Prepare sets up an empty database: it calls Migrate, creates the service's own tables, and
-	// fills them as they are before the first message. No faults happen in it.
+	// Prepare sets up an empty database: it calls Migrate, even if Service does, creates the service's
+	// own tables, and fills them as they are before the first message. No faults happen in it.
 	Prepare func(ctx context.Context, db *sqlx.DB) error
 
 	// Service wires the service as its main does, with the database, router, subscriber and
@@ -53,7 +53,8 @@ type Scenario struct {
 	// which makes the plays repeatable.
 	InFlight int
 
-	// TablePrefix must be that of the service's inbox.Config. Defaults to "millrace_".
+	// TablePrefix must be that of the service's inbox.Config. Defaults to "millrace_". The schema is that of the DSN: a
+	// service with an inbox.Config.Schema needs it as the search_path there.
 	TablePrefix string
 
 	// Namespace must be that of the service's inbox.Config.

@@ -45,7 +45,17 @@ func listTables(ctx context.Context, d *dialect.Dialect, db sqlx.QueryerContext)
 	return own, kept, nil
 }
 
-// dropTables drops every table that a connection of db finds without naming a schema.
+// typesOf lists every type of PostgreSQL that a connection finds without naming a schema, quoted, but for those that
+// belong to a table or an extension.
+const typesOf = `
+	SELECT quote_ident(typname)
+	FROM pg_type t
+	LEFT JOIN pg_class c ON c.oid = typrelid
+	WHERE typnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+		AND (typtype IN ('e', 'd', 'r') OR relkind = 'c')
+		AND NOT EXISTS (SELECT 1 FROM pg_depend WHERE classid = 'pg_type'::regclass AND objid = t.oid AND deptype = 'e')`
+
+// dropTables drops every table, and on PostgreSQL every type, that a connection of db finds without naming a schema.
 func dropTables(ctx context.Context, d *dialect.Dialect, db *sqlx.DB) error {
 	conn, err := db.Connx(ctx)
 	if err != nil {
@@ -53,20 +63,29 @@ func dropTables(ctx context.Context, d *dialect.Dialect, db *sqlx.DB) error {
 	}
 	defer conn.Close() //nolint:errcheck // it goes back to the pool
 	own, kept, err := listTables(ctx, d, conn)
-	if err != nil || len(own)+len(kept) == 0 {
+	if err != nil {
 		return err
 	}
+	var types, statements []string
+	if d.Name == dialect.PostgresName {
+		if err := conn.SelectContext(ctx, &types, typesOf); err != nil {
+			return fmt.Errorf("list the types: %w", err)
+		}
+	}
 	all := slices.Concat(own, kept)
-	var statements []string
-	switch list := strings.Join(all, ", "); d.Name {
-	case dialect.PostgresName:
+	switch list := strings.Join(all, ", "); {
+	case len(all) == 0:
+	case d.Name == dialect.PostgresName:
 		statements = []string{`DROP TABLE ` + list + ` CASCADE`}
-	case dialect.MySQLName:
+	case d.Name == dialect.MySQLName:
 		statements = []string{`SET FOREIGN_KEY_CHECKS = 0`, `DROP TABLE ` + list, `SET FOREIGN_KEY_CHECKS = 1`}
-	case dialect.SQLiteName:
+	case d.Name == dialect.SQLiteName:
 		for _, t := range all {
 			statements = append(statements, `DROP TABLE `+t)
 		}
+	}
+	if len(types) > 0 {
+		statements = append(statements, `DROP TYPE `+strings.Join(types, ", ")+` CASCADE`)
 	}
 	for _, s := range statements {
 		if _, err := conn.ExecContext(ctx, s); err != nil {
@@ -78,8 +97,9 @@ func dropTables(ctx context.Context, d *dialect.Dialect, db *sqlx.DB) error {
 
 // keptTables is a copy of the rows of a database.
 type keptTables struct {
-	tables []string
-	rows   map[string]string // the copy of each table that was not empty
+	dialect *dialect.Dialect
+	tables  []string
+	rows    map[string]string // the copy of each table that was not empty
 }
 
 // keepTables copies the rows of the tables that a connection of db finds without naming a schema.
@@ -88,7 +108,7 @@ func keepTables(ctx context.Context, d *dialect.Dialect, db *sqlx.DB) (*keptTabl
 	if err != nil {
 		return nil, err
 	}
-	k := &keptTables{tables: own, rows: map[string]string{}}
+	k := &keptTables{dialect: d, tables: own, rows: map[string]string{}}
 	for i, t := range own {
 		var some int
 		err := db.GetContext(ctx, &some, `SELECT COUNT(*) FROM `+t)
@@ -103,20 +123,31 @@ func keepTables(ctx context.Context, d *dialect.Dialect, db *sqlx.DB) (*keptTabl
 	return k, nil
 }
 
-// restore fills the tables with the copied rows. It does not reset sequences.
+// restore fills the tables with the copied rows. It does not reset sequences. It fails if the service has made more
+// tables, whose rows would stay.
 func (k *keptTables) restore(ctx context.Context, db *sqlx.DB) error {
+	own, _, err := listTables(ctx, k.dialect, db)
+	if err != nil {
+		return err
+	}
+	if len(own) != len(k.tables) { // emptying tells whether they are the same
+		return fmt.Errorf("there are %d tables instead of %d", len(own), len(k.tables))
+	}
 	tx, err := db.BeginTxx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback() //nolint:errcheck // after a commit there is nothing to roll back
 	for _, t := range k.tables {
-		_, err := tx.ExecContext(ctx, `DELETE FROM `+t)
-		if kept := k.rows[t]; err == nil && kept != "" {
-			_, err = tx.ExecContext(ctx, `INSERT INTO `+t+` SELECT * FROM `+kept)
+		if _, err := tx.ExecContext(ctx, `DELETE FROM `+t); err != nil { // all first: a foreign key may delete from others
+			return fmt.Errorf("empty %s: %w", t, err)
 		}
-		if err != nil {
-			return fmt.Errorf("restore %s: %w", t, err)
+	}
+	for _, t := range slices.Backward(k.tables) { // where deleting went from children to parents
+		if kept := k.rows[t]; kept != "" {
+			if _, err := tx.ExecContext(ctx, `INSERT INTO `+t+` SELECT * FROM `+kept); err != nil {
+				return fmt.Errorf("restore %s: %w", t, err)
+			}
 		}
 	}
 	return tx.Commit()

@@ -70,7 +70,14 @@ func (w *wiring) statement(c *conn, ctx context.Context, query string, said *tex
 	defer w.mu.Unlock()
 	own := w.claims[c]
 	prefix := w.process.play.scenario.TablePrefix
-	millraces := strings.Contains(query, prefix) || isMillraces(stack)
+	byMillrace := isMillraces(stack)
+	if byMillrace && w.process.play.store == nil {
+		w.found(finding{
+			what: "Millrace's tables are not where Prepare should have made them", place: w.blame(""), around: true,
+			cure: "The kit does not see what is stored in them: call Migrate in Prepare, and set Scenario.TablePrefix as in inbox.Config; a Config.Schema must be the search_path of the DSN.",
+		})
+	}
+	millraces := byMillrace || strings.Contains(query, prefix)
 	switch {
 	case query == "COMMIT" && own != nil:
 		if own.failed != nil {

@@ -109,7 +109,8 @@ func (c *consumer) leave(d *delivery, succeeded bool, logEvery time.Duration) bo
 		}
 	}
 	for _, v := range d.versions {
-		if v.found != foundMissing && v.found != foundInvalid {
+		copyFailed := v.found == foundRepeated && !succeeded // another delivery handled the version, or will tell that it failed
+		if v.found != foundMissing && v.found != foundInvalid && !copyFailed {
 			c.versions[v.tally].leave(v.hash, v.number, succeeded)
 		}
 	}

@@ -176,6 +176,19 @@ func TestACopyThatFails(t *testing.T) {
 	assert.Equal(t, []int{1, 2, 1}, []int{k.Distinct, k.Duplicates, k.Retries})
 }
 
+// So does a version.
+func TestACopyOfAVersionThatFails(t *testing.T) {
+	t.Parallel()
+	w, err := shadow.New(shadow.Config{})
+	require.NoError(t, err)
+	for _, fails := range []bool{true, false, true, false} {
+		d := delivery{uuid: "1", aggregate: "a", version: 1, fails: fails}
+		_, _ = w.Middleware(d.handle)(d.message())
+	}
+	v := w.Report().Consumers[0].Versions[0]
+	assert.Equal(t, []int{1, 2, 1}, []int{v.First, v.Repeated, v.Retries})
+}
+
 // Many goroutines lose no delivery, also while the sample shrinks and reports are made.
 func TestConcurrentDeliveries(t *testing.T) {
 	t.Parallel()
