@@ -32,7 +32,7 @@ func (b *bed) value(name string) (value float64, found bool) {
 
 func TestADatabaseThatFailsTellsNothingOld(t *testing.T) {
 	t.Parallel()
-	b := newBed(t, metrics.Config{Interval: time.Nanosecond, Timeout: time.Second})
+	b := newBed(t, metrics.Config{Interval: time.Nanosecond})
 	up, _ := b.value("millrace_inbox_up")
 	assert.InDelta(t, 1, up, 0)
 	_, found := b.value("millrace_inbox_table_rows")
