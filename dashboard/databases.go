@@ -133,7 +133,7 @@ func (d *Databases) lines(ctx context.Context) []databaseLine {
 	for i, name := range d.names {
 		asked.Go(func() {
 			all[i].Name = name
-			if err := all[i].ask(ctx, d.handlers[name]); err != nil {
+			if err := contained(func() error { return all[i].ask(ctx, d.handlers[name]) }); err != nil {
 				all[i].Problem = problemOf(err).text
 			}
 		})
