@@ -60,7 +60,7 @@ func (d *Databases) Run(ctx context.Context) error {
 
 // ServeHTTP implements http.Handler.
 func (d *Databases) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	local, found := localPath(r, mounted(r.Pattern))
+	local, found := localPath(r, prefixOf(r))
 	if !found {
 		protect(w.Header())
 		redirectInside(w, r)

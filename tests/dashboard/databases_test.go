@@ -61,6 +61,11 @@ func TestSeveralDatabases(t *testing.T) {
 		file, _, _ = strings.Cut(file, `"`)
 		assert.Equal(t, http.StatusOK, b.get(file).StatusCode, file)
 	}
+	named := http.NewServeMux() // like one of the databases
+	named.Handle("/us/", http.StripPrefix("/us", all))
+	inside := httptest.NewRecorder()
+	named.ServeHTTP(inside, httptest.NewRequest(http.MethodGet, "/us/us/inbox", nil))
+	assert.Contains(t, inside.Body.String(), "<title>Inbox · us")
 	post := httptest.NewRecorder()
 	mux.ServeHTTP(post, httptest.NewRequest(http.MethodPost, stuck.Prefix+"/", nil))
 	assert.Equal(t, http.StatusMethodNotAllowed, post.Code)

@@ -236,6 +236,8 @@ func TestThePrefixIsFound(t *testing.T) {
 		"a pattern with a method":        {mux("GET /a/b/", handler("")), "/a/b/"},
 		"a pattern with a rest":          {mux("/a/b/{rest...}", handler("")), "/a/b/"},
 		"StripPrefix":                    {mux("/a/b/", http.StripPrefix("/a/b", handler(""))), "/a/b/"},
+		"StripPrefix of a page's name":   {mux("/inbox/", http.StripPrefix("/inbox", handler(""))), "/inbox/"},
+		"a pattern of a page's name":     {mux("/inbox/", handler("")), "/inbox/"},
 		"Config.Prefix":                  {handler("/a/b"), "/a/b/"},
 		"Config.Prefix with a slash":     {handler("/a/b/"), "/a/b/"},
 		"Config.Prefix behind a pattern": {mux("/", handler("/a/b")), "/a/b/"},
