@@ -1,0 +1,7 @@
+package stored
+
+// A LeftError says why an action on many messages left one as it was. It has done others.
+type LeftError struct{ Cause error }
+
+func (e *LeftError) Error() string { return e.Cause.Error() }
+func (e *LeftError) Unwrap() error { return e.Cause }
