@@ -271,6 +271,17 @@ func fetch(t *testing.T, address string) string {
 	return string(text)
 }
 
+// TestAFileHasTimeOfItsOwn: the timeout of a server is for pages.
+func TestAFileHasTimeOfItsOwn(t *testing.T) {
+	b := one(t, testdb.On(t, "sqlite"))
+	b.done(b.post("consumers-pause", "id", "0", "consumer", consumer, "epoch", "0", "reason", "the bank is down"))
+	server := httptest.NewUnstartedServer(b.pages)
+	server.Config.WriteTimeout = time.Nanosecond
+	server.Start()
+	defer server.Close()
+	assert.Contains(t, fetch(t, server.URL+stuck.Prefix+"/audit.csv"), "the bank is down")
+}
+
 // TestTheSlashLeadsNowhereElse: a redirect names no other host.
 func TestTheSlashLeadsNowhereElse(t *testing.T) {
 	s := stuck.New(t, testdb.On(t, "sqlite"))
