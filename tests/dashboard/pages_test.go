@@ -168,6 +168,12 @@ var pageBodies = []testdb.Body{
 		b.shows(b.get("inbox?until="+future), "order-0000")
 		b.shows(b.get("inbox?consumer=shipping"), "order-0500")
 		b.shows(b.get("inbox?after=99999999"), "There are no more messages")
+		for page, why := range map[string]string{
+			"inbox?after=x": "not a valid after", "outbox?after=x": "not a valid after", "audit?before=x": "not a valid before",
+			"waiting?after=x": "no such place", "waiting?after=AAAAAAAA": "no such place", "processes?after=x": "no such place",
+		} {
+			b.refused(b.get(page), http.StatusBadRequest, why)
+		}
 	}},
 	{Name: "aggregates that wait", Why: "which version each waits for", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
