@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // bulk is an action on many messages that takes several requests. The form that continues it holds
@@ -23,6 +24,7 @@ type bulk struct {
 	Done   int64
 	Of     int64 // the number of messages at the beginning
 	Began  time.Time
+	Left   string // why one was left as it was
 	Reason string
 }
 
@@ -77,6 +79,12 @@ func (h *Handler) work(v *visit, b bulk, all forAll) (answer, error) {
 		},
 	})
 	b.Done += int64(n)
+	var left *stored.LeftError
+	if errors.As(err, &left) {
+		b.Left = short(500, left.Error()) // a form contains it
+	} else if err == nil && b.Left != "" {
+		err = errors.New(b.Left)
+	}
 	switch over := ctx.Err() != nil && v.r.Context().Err() == nil; {
 	case err == nil:
 		return after("failures", b.Verb+"-all", "n", strconv.FormatInt(b.Done, 10)), nil
@@ -85,7 +93,7 @@ func (h *Handler) work(v *visit, b bulk, all forAll) (answer, error) {
 		return answer{page: &p}, nil
 	case b.Done > 0:
 		p := problemOf(err)
-		p.text = plural(b.Done, "message") + " done, then an error: " + p.text
+		p.text = plural(b.Done, "message") + " done, others not: " + p.text
 		return answer{}, p
 	}
 	return answer{}, err
@@ -108,7 +116,7 @@ func (h *Handler) count(ctx context.Context, b *bulk) error {
 // read reads the state from the form.
 func (b *bulk) read(v *visit) (err error) {
 	form := v.r.PostForm
-	b.Reason = v.reason()
+	b.Reason, b.Left = v.reason(), form.Get("left")
 	for name, n := range map[string]*int64{"group": &b.Group, "mark": &b.Mark, "audit": &b.Audit, "done": &b.Done, "of": &b.Of} {
 		if *n, err = number(form.Get(name), name); err != nil {
 			return err

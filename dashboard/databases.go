@@ -60,7 +60,7 @@ func (d *Databases) Run(ctx context.Context) error {
 
 // ServeHTTP implements http.Handler.
 func (d *Databases) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	local, found := localPath(r, mounted(r.Pattern))
+	local, found := localPath(r, prefixOf(r))
 	if !found {
 		protect(w.Header())
 		redirectInside(w, r)
@@ -128,18 +128,29 @@ func (d *Databases) lines(ctx context.Context) []databaseLine {
 	const patience = 3 * time.Second // a page about all must not wait for one that is down
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	all := make([]databaseLine, len(d.names))
-	var asked sync.WaitGroup
-	for i, name := range d.names {
-		asked.Go(func() {
-			all[i].Name = name
-			if err := all[i].ask(ctx, d.handlers[name]); err != nil {
-				all[i].Problem = problemOf(err).text
-			}
-		})
+	asked := make(chan databaseLine, len(d.names))
+	all := make([]databaseLine, 0, len(d.names))
+	for _, name := range d.names {
+		all = append(all, databaseLine{Name: name, Problem: problemOf(context.DeadlineExceeded).text}) // unless it answers
+		go func() { asked <- lineOf(ctx, name, d.handlers[name]) }()
 	}
-	asked.Wait()
+	for range all {
+		select {
+		case l := <-asked:
+			all[slices.Index(d.names, l.Name)] = l
+		case <-ctx.Done(): // a driver such as lib/pq does not heed it
+			return all
+		}
+	}
 	return all
+}
+
+func lineOf(ctx context.Context, name string, h *Handler) databaseLine {
+	l := databaseLine{Name: name}
+	if err := contained(func() error { return l.ask(ctx, h) }); err != nil {
+		l.Problem = problemOf(err).text
+	}
+	return l
 }
 
 func (l *databaseLine) ask(ctx context.Context, h *Handler) error {

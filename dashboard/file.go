@@ -15,6 +15,7 @@ const filePatience = 5 * time.Minute
 // download answers with a file. If it fails in the middle it breaks the connection, so that nobody takes a
 // part for the whole.
 func (h *Handler) download(w http.ResponseWriter, v *visit, f file) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(filePatience)) // the server's may be for pages
 	write, err := f(v)
 	to := &attachment{w: w, name: v.path}
 	switch {

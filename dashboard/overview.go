@@ -53,8 +53,8 @@ func open(b admin.Backlog) admin.Count {
 
 func stuck(b admin.Backlog) admin.Count { return sum(b.FailedTerminal, b.Parked) }
 
-// stored counts all open messages.
-func stored(b admin.Backlog) admin.Count { return sum(open(b), stuck(b), b.Held) }
+// kept counts all open messages.
+func kept(b admin.Backlog) admin.Count { return sum(open(b), stuck(b), b.Held) }
 
 func sum(counts ...admin.Count) (all admin.Count) {
 	for _, c := range counts {
@@ -99,7 +99,7 @@ func (o *overview) list(taken []sample, acts []admin.Activity, now time.Time) {
 			line.State = slug(admin.FailedTerminal)
 		}
 		same := func(x admin.Backlog) bool { return x.Consumer == b.Consumer && x.Epoch == b.Epoch }
-		points := added(taken, same, func(b admin.Backlog) float64 { return float64(stored(b).N) })
+		points := added(taken, same, func(b admin.Backlog) float64 { return float64(kept(b).N) })
 		line.Spark = spark(points, taken[0].at, now)
 		for _, a := range acts {
 			if a.Consumer == b.Consumer && a.Epoch == b.Epoch {

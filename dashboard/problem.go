@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/stored"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -22,9 +23,12 @@ func (p problem) Error() string { return p.text }
 // problemOf converts an error for the sender.
 func problemOf(err error) problem {
 	var p problem
+	var cursor stored.CursorError
 	switch {
 	case errors.As(err, &p):
 		return p
+	case errors.As(err, &cursor):
+		return problem{http.StatusBadRequest, "The list has no such place: begin with its first page. " + err.Error()}
 	case errors.Is(err, inbox.ErrNotFound), errors.Is(err, outbox.ErrNotFound):
 		return problem{http.StatusNotFound, "It is not here any more: it was handled or discarded, or never existed. Nothing was changed: " + err.Error()}
 	case errors.Is(err, inbox.ErrWrongState), errors.Is(err, outbox.ErrWrongState):

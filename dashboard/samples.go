@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -165,11 +166,7 @@ func (h *Handler) Run(ctx context.Context) error {
 	h.askForGroups() // the first page that shows the groups should not wait for them
 	for {
 		quick := h.samples.none()
-		taken, err := h.backlog(ctx, 0, countRun)
-		if err == nil {
-			h.wrong.acted.Add(1)
-			err = new(overview).addProblems(ctx, h, taken)
-		}
+		err := contained(func() error { return h.sampleOnce(ctx) })
 		if err == nil && quick {
 			continue
 		}
@@ -181,7 +178,8 @@ func (h *Handler) Run(ctx context.Context) error {
 			case <-ctx.Done():
 				return nil
 			case <-h.regroup:
-				if _, err := h.readGroups(ctx); err != nil && ctx.Err() == nil {
+				err := contained(func() error { _, err := h.readGroups(ctx); return err })
+				if err != nil && ctx.Err() == nil {
 					h.config.Logger.Error("dashboard: could not group the failures; it will try again", err, nil)
 				}
 			case <-ticker.C:
@@ -189,6 +187,26 @@ func (h *Handler) Run(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// sampleOnce samples the backlog and looks for what is wrong.
+func (h *Handler) sampleOnce(ctx context.Context) error {
+	taken, err := h.backlog(ctx, 0, countRun)
+	if err != nil {
+		return err
+	}
+	h.wrong.acted.Add(1)
+	return new(overview).addProblems(ctx, h, taken)
+}
+
+// contained returns a panic of look, of the codec's, say, as an error. It is for where nobody else recovers.
+func contained(look func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return look()
 }
 
 // added adds up a figure of the selected consumers at each sample.

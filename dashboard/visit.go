@@ -53,9 +53,20 @@ func (v *visit) Where() string {
 func (h *Handler) local(r *http.Request) (local string, found bool) {
 	prefix := h.config.Prefix
 	if prefix == "" {
-		prefix = mounted(r.Pattern)
+		prefix = prefixOf(r)
 	}
 	return localPath(r, prefix)
+}
+
+// prefixOf returns the path of the pattern that serves r, or "" if http.StripPrefix has taken it away: a page below
+// may have the same name.
+func prefixOf(r *http.Request) string {
+	prefix := mounted(r.Pattern)
+	asked, err := url.ParseRequestURI(r.RequestURI)
+	if prefix != "" && err == nil && strings.HasSuffix(asked.Path, prefix+r.URL.Path) {
+		return ""
+	}
+	return prefix
 }
 
 func localPath(r *http.Request, prefix string) (local string, found bool) {

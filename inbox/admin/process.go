@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -117,7 +116,7 @@ func newProcessCursor(name []byte, token int64) string {
 func parseProcessCursor(cursor string) (name []byte, token int64, err error) {
 	b, err := base64.RawURLEncoding.DecodeString(cursor)
 	if err != nil || len(b) < 8 {
-		return nil, 0, errors.New("the cursor is not one of a process")
+		return nil, 0, stored.CursorError("a process")
 	}
 	return b[8:], int64(binary.BigEndian.Uint64(b)), nil //nolint:gosec // bits only
 }

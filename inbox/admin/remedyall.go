@@ -40,10 +40,10 @@ type Pace struct {
 // Status, it takes messages that wait for an operator: PARKED and FAILED_TERMINAL. If f has no
 // ReceivedUntil, it takes messages that were stored before the call. It takes each message once, so
 // it ends even if some fail again. It works in batches and skips messages that somebody else
-// changed meanwhile, and those that it cannot read or send back, of which it returns an error at the
-// end. A message that to refuses waits for an operator again. RetryAll returns the number of messages
-// that will be handled now, also with an error or at the end of ctx: another call does the rest. The
-// audit has one entry of it for each consumer, see [Admin.AuditMessages].
+// changed meanwhile, and those that it cannot read or send back: the error at its end, also at the end
+// of ctx, says why of one. A message that to refuses waits for an operator again. RetryAll returns the
+// number of messages that will be handled now, also with an error or at the end of ctx: another call
+// does the rest. The audit has one entry of it for each consumer, see [Admin.AuditMessages].
 func (a *Admin) RetryAll(ctx context.Context, f Filter, by Operator, to message.Publisher, pace Pace) (retried int, err error) {
 	bulk := pace.bulk(by, stored.Retry, f.String())
 	retried, err = a.forAll(ctx, f, by, pace, Status.Retryable, func(rows []stored.Message) (int, error) {
@@ -123,10 +123,15 @@ func (a *Admin) forAll(
 		pace.Mark = new(int64)
 	}
 	var unread error
+	defer func() {
+		if unread != nil { // also at the end of ctx: a call that continues behind Mark does not see it
+			err = errors.Join(err, &stored.LeftError{Cause: unread})
+		}
+	}()
 	for {
 		ids, err := a.list(ctx, f, *pace.Mark, batch, FailedTerminal, Parked)
 		if err != nil || len(ids) == 0 {
-			return done, cmp.Or(err, unread)
+			return done, err
 		}
 		rows, broken, err := a.listed(ctx, a.rows.Dialect.Remedy.SelectListed, ids)
 		if err != nil {
@@ -154,7 +159,7 @@ func (a *Admin) forAll(
 			return done, err
 		}
 		if len(ids) < batch {
-			return done, unread
+			return done, nil
 		}
 		if err := pace.wait(ctx, began, done); err != nil {
 			return done, err

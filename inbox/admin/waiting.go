@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -162,7 +161,7 @@ func (a *Admin) lookApplied(ctx context.Context, c stored.Consumer, found []Wait
 	return nil
 }
 
-var errCursor = errors.New("the cursor is not one of these consumers")
+const errCursor = stored.CursorError("these consumers")
 
 // A cursor is the number of a consumer and a stored aggregate.
 func newCursor(consumer int32, aggregate []byte) string {

@@ -23,17 +23,18 @@ const minToken = 16
 
 // Door admits requests. It is safe for concurrent use.
 type Door struct {
-	token string
-	name  string // of the user of this machine
-	key   [32]byte
-	cross *http.CrossOriginProtection
+	token  string
+	name   string // of the user of this machine
+	cookie string // its name; a browser sends the cookies of a host to all of its ports
+	key    [32]byte
+	cross  *http.CrossOriginProtection
 }
 
 // New returns a Door for the address of a listener. If only this machine can reach the address, no
 // token is needed, and every request counts as name's. Otherwise people sign in with the token and
 // a name of their own.
 func New(address, token, name string) (*Door, error) {
-	host, _, err := net.SplitHostPort(address)
+	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, fmt.Errorf("listen at %q: %w", address, err)
 	}
@@ -46,7 +47,7 @@ func New(address, token, name string) (*Door, error) {
 	if token == "" && name == "" {
 		return nil, errors.New("who acts? give a name, for the audit log")
 	}
-	d := &Door{token: token, name: name, cross: http.NewCrossOriginProtection()}
+	d := &Door{token: token, name: name, cookie: "millrace_" + port, cross: http.NewCrossOriginProtection()}
 	_, err = rand.Read(d.key[:])
 	return d, err
 }
@@ -61,7 +62,7 @@ func (d *Door) Operator(r *http.Request) string {
 	if d.token == "" {
 		return d.name
 	}
-	cookie, err := r.Cookie(cookieName)
+	cookie, err := r.Cookie(d.cookie)
 	if err != nil {
 		return ""
 	}
@@ -81,10 +82,9 @@ func (d *Door) sign(name []byte) string {
 }
 
 const (
-	cookieName = "millrace"
-	signIn     = "/sign-in"
-	maxName    = 100
-	session    = 12 * time.Hour
+	signIn  = "/sign-in"
+	maxName = 100
+	session = 12 * time.Hour
 )
 
 // Guard returns a handler that passes admitted requests to next.
@@ -128,7 +128,7 @@ func (d *Door) admit(w http.ResponseWriter, r *http.Request) {
 		d.ask(w, http.StatusUnprocessableEntity, "Give your name: it goes into the audit log with what you do.")
 	default:
 		http.SetCookie(w, &http.Cookie{
-			Name: cookieName, Value: base64.RawURLEncoding.EncodeToString([]byte(name)) + "." + d.sign([]byte(name)),
+			Name: d.cookie, Value: base64.RawURLEncoding.EncodeToString([]byte(name)) + "." + d.sign([]byte(name)),
 			Path: "/", MaxAge: int(session.Seconds()), HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil,
 		})
 		http.Redirect(w, r, "/", http.StatusSeeOther)

@@ -112,6 +112,26 @@ func TestWhoKnowsTheTokenComesIn(t *testing.T) {
 	}
 }
 
+// TestTwoDoorsOfOneHost: a browser sends the cookies of a host to all of its ports.
+func TestTwoDoorsOfOneHost(t *testing.T) {
+	cookies, doors := map[string]*http.Cookie{}, map[string]http.Handler{}
+	for _, address := range []string{":8642", ":8643"} {
+		d, err := door.New(address, token, "")
+		require.NoError(t, err)
+		doors[address] = inside(d)
+		for _, c := range ask(doors[address], login("ada", token, "same-origin")).Result().Cookies() {
+			cookies[c.Name] = c
+		}
+	}
+	known := httptest.NewRequest(http.MethodGet, "/", nil)
+	for _, c := range cookies {
+		known.AddCookie(c)
+	}
+	for address, h := range doors {
+		assert.Equal(t, "hello ada", ask(h, known).Body.String(), address)
+	}
+}
+
 func TestServeEndsWithItsContext(t *testing.T) {
 	d, err := door.New("127.0.0.1:0", "", "ada")
 	require.NoError(t, err)

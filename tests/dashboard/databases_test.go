@@ -1,6 +1,7 @@
 package dashboard_test
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -10,6 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/dashboard"
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/stuck"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -61,9 +65,41 @@ func TestSeveralDatabases(t *testing.T) {
 		file, _, _ = strings.Cut(file, `"`)
 		assert.Equal(t, http.StatusOK, b.get(file).StatusCode, file)
 	}
+	named := http.NewServeMux() // like one of the databases
+	named.Handle("/us/", http.StripPrefix("/us", all))
+	inside := httptest.NewRecorder()
+	named.ServeHTTP(inside, httptest.NewRequest(http.MethodGet, "/us/us/inbox", nil))
+	assert.Contains(t, inside.Body.String(), "<title>Inbox · us")
 	post := httptest.NewRecorder()
 	mux.ServeHTTP(post, httptest.NewRequest(http.MethodPost, stuck.Prefix+"/", nil))
 	assert.Equal(t, http.StatusMethodNotAllowed, post.Code)
+}
+
+// TestADatabaseThatHangs: the page about all comes even if a driver, such as lib/pq, does not heed the end of a context.
+func TestADatabaseThatHangs(t *testing.T) {
+	handlers, pools := map[string]*dashboard.Handler{}, map[string]*faults.Faults{}
+	for _, name := range []string{"asia", "eu", "us"} {
+		pools[name] = faults.Open(t, testdb.On(t, "sqlite"))
+		store := rig.NewStore(t, pools[name].DB, inbox.Config{})
+		require.NoError(t, store.Migrate(t.Context()))
+		var err error
+		handlers[name], err = dashboard.New(store, dashboard.Config{})
+		require.NoError(t, err)
+	}
+	hangs := make(chan struct{})
+	t.Cleanup(func() { close(hangs) })
+	pools["eu"].Set(faults.Plan{Before: func(context.Context, string) error { <-hangs; return nil }})
+	all, err := dashboard.NewDatabases(handlers)
+	require.NoError(t, err)
+	page := make(chan string, 1)
+	go func() {
+		w := httptest.NewRecorder()
+		all.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		page <- w.Body.String()
+	}()
+	text := rig.Within(t, page, "the page comes")
+	assert.Regexp(t, `(?s)href="asia/".*href="eu/".*took too long.*href="us/"`, text)
+	assert.Equal(t, 1, strings.Count(text, `colspan="6"`), "the others have figures")
 }
 
 func TestWrongDatabases(t *testing.T) {

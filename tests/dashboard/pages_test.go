@@ -168,6 +168,12 @@ var pageBodies = []testdb.Body{
 		b.shows(b.get("inbox?until="+future), "order-0000")
 		b.shows(b.get("inbox?consumer=shipping"), "order-0500")
 		b.shows(b.get("inbox?after=99999999"), "There are no more messages")
+		for page, why := range map[string]string{
+			"inbox?after=x": "not a valid after", "outbox?after=x": "not a valid after", "audit?before=x": "not a valid before",
+			"waiting?after=x": "no such place", "waiting?after=AAAAAAAA": "no such place", "processes?after=x": "no such place",
+		} {
+			b.refused(b.get(page), http.StatusBadRequest, why)
+		}
 	}},
 	{Name: "aggregates that wait", Why: "which version each waits for", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
@@ -236,6 +242,8 @@ func TestThePrefixIsFound(t *testing.T) {
 		"a pattern with a method":        {mux("GET /a/b/", handler("")), "/a/b/"},
 		"a pattern with a rest":          {mux("/a/b/{rest...}", handler("")), "/a/b/"},
 		"StripPrefix":                    {mux("/a/b/", http.StripPrefix("/a/b", handler(""))), "/a/b/"},
+		"StripPrefix of a page's name":   {mux("/inbox/", http.StripPrefix("/inbox", handler(""))), "/inbox/"},
+		"a pattern of a page's name":     {mux("/inbox/", handler("")), "/inbox/"},
 		"Config.Prefix":                  {handler("/a/b"), "/a/b/"},
 		"Config.Prefix with a slash":     {handler("/a/b/"), "/a/b/"},
 		"Config.Prefix behind a pattern": {mux("/", handler("/a/b")), "/a/b/"},
@@ -267,6 +275,17 @@ func fetch(t *testing.T, address string) string {
 	text, err := io.ReadAll(response.Body)
 	require.NoError(t, err)
 	return string(text)
+}
+
+// TestAFileHasTimeOfItsOwn: the timeout of a server is for pages.
+func TestAFileHasTimeOfItsOwn(t *testing.T) {
+	b := one(t, testdb.On(t, "sqlite"))
+	b.done(b.post("consumers-pause", "id", "0", "consumer", consumer, "epoch", "0", "reason", "the bank is down"))
+	server := httptest.NewUnstartedServer(b.pages)
+	server.Config.WriteTimeout = time.Nanosecond
+	server.Start()
+	defer server.Close()
+	assert.Contains(t, fetch(t, server.URL+stuck.Prefix+"/audit.csv"), "the bank is down")
 }
 
 // TestTheSlashLeadsNowhereElse: a redirect names no other host.

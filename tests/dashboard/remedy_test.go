@@ -169,6 +169,23 @@ var remedyBodies = []testdb.Body{
 		assert.Equal(t, 1, b.Audited("discard", "sold out"))
 		b.AwaitStuck(250)
 	}},
+	{Name: "a group of which some cannot be sent back", Why: "the end says so, whichever request it was in", Run: func(t *testing.T, db *testdb.DB) {
+		sent := &sink{}
+		b := newBed(t, db, func(c *dashboard.Config) { c.Budget, c.Redeliver = 1, sent })
+		var msgs []*message.Message
+		for i := range 101 {
+			msgs = append(msgs, stuck.Order(i, ""))
+		}
+		b.Put(consumer, msgs...)
+		db.Do(t, `UPDATE millrace_messages SET status = 6, last_error = ?, error_group = 17`, []byte("no bank"))
+		db.Do(t, `UPDATE millrace_messages SET topic = ? WHERE id = 1`, []byte{})
+		next := b.post("failure-retry", append(b.fields(b.get("failure?group=17"), "failure-retry"), "reason", "it is open")...)
+		b.shows(next, "99 of 101", "its topic is not known")
+		last := b.post("failure-retry", b.fields(next, "failure-retry")...)
+		b.refused(last, http.StatusInternalServerError, "100 messages done, others not: ")
+		assert.Contains(t, last.text, "its topic is not known")
+		assert.Len(t, sent.topics, 100)
+	}},
 	{Name: "pause and resume", Why: "an operator stops what is stored from being delivered", Run: func(t *testing.T, db *testdb.DB) {
 		b := one(t, db)
 		page := b.get("consumers")

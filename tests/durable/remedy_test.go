@@ -160,6 +160,23 @@ var remedyBodies = []testdb.Body{
 			assert.Equal(t, 2, n)
 			assert.Len(t, broker.Messages(), 2)
 		})},
+	{Name: "a call for many that ends before all were sent back", Why: "it says what cannot be: the next call does not look there",
+		Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+			s, _ := b.stuck(3)
+			require.NoError(t, s.router.Close())
+			b.unserve()
+			b.db.Do(t, `UPDATE millrace_messages SET topic = ? WHERE id = ?`, []byte{}, b.find(admin.Filter{})[0].ID)
+			ctx, cancel := context.WithCancel(t.Context())
+			var mark int64
+			pace := admin.Pace{PerSecond: 2, Mark: &mark, Progress: func(int) { cancel() }} // ends behind its first batch
+			n, err := admin.New(b.store).RetryAll(ctx, admin.Filter{}, ada, &rig.Publisher{}, pace)
+			require.ErrorIs(t, err, context.Canceled)
+			require.ErrorContains(t, err, "its topic is not known")
+			assert.Equal(t, 1, n)
+			n, err = admin.New(b.store).RetryAll(t.Context(), admin.Filter{}, ada, &rig.Publisher{}, admin.Pace{Mark: &mark})
+			require.NoError(t, err)
+			assert.Equal(t, 1, n)
+		})},
 	{Name: "a call for many whose Progress panics", Why: "Mark is behind the batch that is done", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.stuck(2)
 		var mark int64
