@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -89,6 +90,31 @@ func TestWhatTheHandlerCommittedAndFailedIsNotLost(t *testing.T) {
 				assert.Zero(t, s.rows())
 			})
 		}
+	}
+}
+
+// TestAMessageLargerThanThePacketStopsNoOther: MariaDB cuts the connection of who sends more than 16 MiB, which looks as if the
+// database were away, unless the server gets to say why before, which is chance.
+func TestAMessageLargerThanThePacketStopsNoOther(t *testing.T) {
+	t.Parallel()
+	for mode, name := range modes {
+		t.Run(name, func(t *testing.T) {
+			b, events := newBed(t, testdb.On(t, "mysql")), &rig.Events{}
+			pool := faults.Open(t, b.db)
+			durable := quick(rig.NewStore(t, pool.DB, inbox.Config{WithoutPlugin: true, Observers: []inbox.Observer{events}}))
+			durable.Mode, durable.Redelivered = mode, func(*message.Message) bool { return true } // it is stored, in both modes
+			if mode == pubsub.StoreFirst {
+				durable.OrderKey = func(*message.Message) (string, error) { return "one", nil }
+			}
+			s, large := b.inboxed(durable, effect), newMessage()
+			large.Payload = make([]byte, b.count(`SELECT @@max_allowed_packet`)+1<<20)
+			pool.Set(faults.Plan{Before: faults.Lose("INSERT INTO millrace_messages")})
+			s.source.Send(t, large)
+			assert.False(t, rig.Answer(t, large), "its source keeps it")
+			pool.Set(faults.Plan{})
+			s.handles(newMessage())
+			assert.Zero(t, events.Count("outage"))
+		})
 	}
 }
 
