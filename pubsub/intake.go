@@ -195,8 +195,9 @@ func (i *intake) put(ctx context.Context, msgs ...*message.Message) (handled []*
 	return i.queue.PutOpen(ctx, i.topic, msgs...)
 }
 
-// calm waits before a nack, so that the source does not redeliver in a tight loop.
-func (i *intake) calm(ctx context.Context) { rest(ctx, i.queue.Config().MinBackoff) }
+// calm waits before a nack, so that the source does not redeliver in a tight loop. Others wait meanwhile, so it is not for
+// long, whatever the pause between two attempts of a handler.
+func (i *intake) calm(ctx context.Context) { rest(ctx, min(i.queue.Config().MinBackoff, afterError)) }
 
 // rest waits until ctx ends, at most for a time.
 func rest(ctx context.Context, most time.Duration) {

@@ -216,6 +216,20 @@ var storeFirstBodies = []testdb.Body{
 		rig.Eventually(b, "the first waits", func() bool { return b.open(admin.FailedRetryable) == 1 })
 		require.NoError(t, admin.New(b.store).Discard(t.Context(), parked.ID, ada))
 	})},
+	{Name: "a message that cannot be stored, where retries are far apart", Why: "the others go on after a moment, not after MinBackoff", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		durable := storeFirst(b.store)
+		durable.MinBackoff, durable.MaxBackoff = time.Hour, time.Hour
+		durable.Key = inbox.ByFunc("asks", func(msg *message.Message) (string, error) {
+			if isBad(msg) {
+				return "", inbox.ErrUnavailable
+			}
+			return msg.UUID, nil
+		})
+		s, unknown := b.inboxed(durable, effect), newBad("unknown")
+		s.source.Send(t, unknown)
+		s.handles(newMessage())
+		assert.False(t, rig.Answer(t, unknown), "its source keeps it")
+	})},
 	{Name: "rows left over", Why: "a restart works them off though the source is silent", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		left := newMessages(250)
 		b.storeIn(inbox.QueueConfig{}, left...)
