@@ -20,6 +20,7 @@ type intake struct {
 	in    <-chan *message.Message
 	out   chan<- *message.Message
 
+	looked  <-chan struct{} // closed when it is known whether the consumer is paused
 	answers *sync.WaitGroup
 }
 
@@ -31,8 +32,20 @@ func (i *intake) run(ctx context.Context) {
 	storing.Go(func() { i.store(ctx, arrived) })
 	defer storing.Wait()
 	defer close(arrived)
+	i.awaitLook(ctx)
 	for msg := range i.in {
 		i.take(ctx, msg, arrived)
+	}
+}
+
+// awaitLook waits until it is known whether the consumer is paused, but not for a database that is away.
+func (i *intake) awaitLook(ctx context.Context) {
+	timer := time.NewTimer(answerFor)
+	defer timer.Stop()
+	select {
+	case <-i.looked:
+	case <-timer.C:
+	case <-ctx.Done():
 	}
 }
 

@@ -26,6 +26,9 @@ type worker struct {
 	fetched time.Time
 	failing bool // the last fetch failed
 
+	looked chan struct{} // closed after the first fetch that succeeded
+	saw    func()        // closes looked
+
 	answers  *sync.WaitGroup // outstanding
 	acked    chan *inbox.Leased
 	recorded chan struct{} // closed when all answers are recorded
@@ -36,7 +39,9 @@ type worker struct {
 }
 
 func newWorker(d Durable, queue *inbox.Queue, topic string, out chan<- *message.Message, answers *sync.WaitGroup) *worker {
+	looked := make(chan struct{})
 	return &worker{
+		looked: looked, saw: sync.OnceFunc(func() { close(looked) }),
 		Durable: d, queue: queue, topic: topic, out: out, ahead: d.Concurrency,
 		hands:    make(chan struct{}, d.Concurrency),
 		answers:  answers,
@@ -104,7 +109,9 @@ func (w *worker) fetch(ctx context.Context, hands int) (next time.Duration) {
 		if !away(err) { // another error may concern a single row, and TakeOut skips rows that are locked
 			w.ready, next, err = w.queue.TakeOut(ctx, hands, w.ahead, w.Poll)
 		}
-		if err != nil {
+		if err == nil {
+			w.saw()
+		} else {
 			next = min(next, afterError)
 		}
 		if ctx.Err() == nil {
