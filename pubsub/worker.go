@@ -48,7 +48,7 @@ func newWorker(d Durable, queue *inbox.Queue, topic string, out chan<- *message.
 		acked:    make(chan *inbox.Leased, d.Prefetch),
 		recorded: make(chan struct{}),
 		leased:   make(map[*inbox.Leased]struct{}),
-		renewed:  time.Now(),
+		renewed:  wallClock(),
 	}
 }
 
@@ -270,8 +270,11 @@ const beats = 3
 func (w *worker) late() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return time.Since(w.renewed) > w.queue.Config().Lease*(beats-1)/beats
+	return wallClock().Sub(w.renewed).Abs() > w.queue.Config().Lease*(beats-1)/beats
 }
+
+// wallClock returns the time by the clock that goes on while the machine is suspended, as the database's does.
+func wallClock() time.Time { return time.Now().Round(0) }
 
 // heartbeat renews the leases of messages that are ready or with the handler, also while the
 // service closes.
@@ -295,7 +298,7 @@ func (w *worker) heartbeat(ctx context.Context) {
 }
 
 func (w *worker) extend(ctx context.Context, leased []*inbox.Leased) error {
-	began := time.Now()
+	began := wallClock()
 	if err := within(ctx, func(ctx context.Context) error { return w.queue.Extend(ctx, leased) }); err != nil {
 		return err
 	}
