@@ -7,9 +7,7 @@ import (
 
 	"github.com/jmoiron/sqlx"
 
-	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
-	"github.com/millrace-go/millrace/internal/msgcode"
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
@@ -101,18 +99,11 @@ func (q *Queue) putIn(
 	return parked, kept, disputed
 }
 
-// refused returns err, with which the database did not store all. It blames a single message that is too large: MySQL cuts
-// the connection then, as if it were away.
+// refused returns err, with which the database did not store all. It blames a single message that is too large.
 func (q *Queue) refused(ctx context.Context, err error, all ...*arrival) error {
 	err = q.store.db.Noticed(err)
-	if len(all) == 1 && dialect.Classify(err) == dialect.Unavailable && q.store.db.BeyondPacket(ctx, all[0].size()) {
-		return fmt.Errorf("%w: %v", database.ErrTooLarge, err) //nolint:errorlint // the message is to blame, not the database
+	if len(all) == 1 {
+		err = q.store.refused(ctx, err, all[0].payload.size(all[0].msg.Metadata))
 	}
 	return err
-}
-
-// size returns how many bytes of a one statement has at most.
-func (a *arrival) size() int {
-	row := len(a.payload.inRow) + len(msgcode.AppendMetadata(nil, a.msg.Metadata))
-	return max(row, len(a.payload.body))
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
+	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -116,6 +117,20 @@ func TestAMessageLargerThanThePacketStopsNoOther(t *testing.T) {
 			assert.Zero(t, events.Count("outage"))
 		})
 	}
+	t.Run("a collision, without a queue", func(t *testing.T) {
+		b, events := newBed(t, testdb.On(t, "mysql")), &rig.Events{}
+		pool := faults.Open(t, b.db)
+		store := rig.NewStore(t, pool.DB, inbox.Config{WithoutPlugin: true, Observers: []inbox.Observer{events}})
+		h, msg := millrace.Inbox{Store: store, Consumer: consumer}.Middleware(silent(effect)), newMessage()
+		require.NoError(t, do(h, msg.Copy()))
+		large := another(msg)
+		large.Payload = make([]byte, b.count(`SELECT @@max_allowed_packet`)+1<<20)
+		pool.Set(faults.Plan{Before: faults.Lose("INSERT INTO millrace_messages")})
+		require.ErrorContains(t, do(h, large), "max_allowed_packet")
+		assert.Zero(t, events.Count("outage"))
+		pool.Set(faults.Plan{})
+		require.NoError(t, do(h, newMessage()))
+	})
 }
 
 // storeFirstBodies: a message is committed to the table before it is delivered.
