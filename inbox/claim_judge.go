@@ -33,6 +33,7 @@ func (s *Store) insertMessage(ctx context.Context, tx *sqlx.Tx, cl *claim, open 
 		return err
 	}
 	if _, err := tx.ExecContext(ctx, s.dialect.InsertMessage, args...); err != nil {
+		err = s.refused(ctx, err, payload.size(cl.as.Came.Metadata))
 		return fmt.Errorf("store the message, whose payload has %d bytes: %w", len(cl.as.Came.Payload), err)
 	}
 	return s.checkIn(ctx, tx, payload)

@@ -110,7 +110,7 @@ func (q *Queue) put(ctx context.Context, all []*arrival) error {
 		}
 	}
 	if err := q.putAll(ctx, id, all); err != nil {
-		return q.store.db.Noticed(err)
+		return q.refused(ctx, err, all...)
 	}
 	if q.store.debug.Load() {
 		q.store.log.Debug("inbox: messages stored", q.fields().Add(watermill.LogFields{"count": len(all)}))
@@ -251,7 +251,7 @@ func (s *straight) fail(ctx context.Context) (kept bool, err error) {
 		})
 	}
 	if err != nil {
-		return false, q.explain(fmt.Sprintf("store message %q", s.msg.UUID), q.store.db.Noticed(err))
+		return false, q.explain(fmt.Sprintf("store message %q", s.msg.UUID), q.refused(ctx, err, a))
 	}
 	if parked != nil {
 		q.observeCollision(ctx, parked)

@@ -66,7 +66,7 @@ func (q *Queue) keep(ctx context.Context, a *arrival) (fresh bool, err error) {
 		})
 	}
 	if err != nil {
-		return false, q.explain(fmt.Sprintf("store message %q", a.msg.UUID), q.store.db.Noticed(err))
+		return false, q.explain(fmt.Sprintf("store message %q", a.msg.UUID), q.refused(ctx, err, a))
 	}
 	if kept != nil {
 		q.observeKept(ctx, kept)

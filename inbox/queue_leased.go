@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/original"
 	"github.com/millrace-go/millrace/internal/stored"
 )
@@ -22,6 +24,7 @@ type Leased struct {
 	token   int64
 	suspect bool
 	out     bool   // marked as handed out when it was leased
+	unsure  bool   // the answer to a move was lost, which may be committed
 	opened  []byte // the payload, if the row holds it in another form
 
 	decoded  bool             // whether metadata was read
@@ -194,10 +197,21 @@ func (l *Leased) move(ctx context.Context, f fate, what occasion) error {
 		}
 		return nil // the message cannot be read, so OnPark is not called
 	})
+	if errors.Is(err, ErrLost) && l.unsure && l.has(ctx, became) {
+		err = nil
+	}
+	l.unsure = l.unsure || dialect.Classify(err) == dialect.Unavailable
 	if err == nil {
 		l.queue.observeFate(ctx, l.event(became), became)
 	}
 	return err
+}
+
+// has reports whether the row of l shows this fate already.
+func (l *Leased) has(ctx context.Context, f fate) bool {
+	s := l.queue.store
+	row, err := s.rows.Message(ctx, s.db, l.row.ID)
+	return err == nil && row.LeaseToken == 0 && row.Status == f.status && row.Attempts == f.attempts && string(row.Reason) == string(noteText(f.text))
 }
 
 // openClaim opens the claim of a message that stays in the table, so that no copy can claim its

@@ -98,3 +98,12 @@ func (q *Queue) putIn(
 	}
 	return parked, kept, disputed
 }
+
+// refused returns err, with which the database did not store all. It blames a single message that is too large.
+func (q *Queue) refused(ctx context.Context, err error, all ...*arrival) error {
+	err = q.store.db.Noticed(err)
+	if len(all) == 1 {
+		err = q.store.refused(ctx, err, all[0].payload.size(all[0].msg.Metadata))
+	}
+	return err
+}

@@ -57,6 +57,7 @@ func (q *Queue) TakeOut(ctx context.Context, out, limit int, horizon time.Durati
 	if err == nil && len(leased) > 0 {
 		leased, err = q.closeCompleted(ctx, leased)
 	}
+	closed := len(taken) > len(leased)
 	if err == nil {
 		leased, err = q.parkKillers(ctx, q.openPayloads(ctx, leased))
 	}
@@ -67,9 +68,13 @@ func (q *Queue) TakeOut(ctx context.Context, out, limit int, horizon time.Durati
 		q.unlease(ctx, taken)
 		return nil, horizon, q.explain("lease messages", err)
 	}
-	if len(leased) > 0 {
+	switch {
+	case len(leased) > 0:
 		q.vain.Store(0)
 		return leased, horizon, nil
+	case closed: // others may be due behind them
+		q.vain.Store(0)
+		return nil, 0, nil
 	}
 	return nil, q.inVain(next), nil
 }

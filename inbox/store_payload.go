@@ -11,7 +11,9 @@ import (
 
 	"github.com/millrace-go/millrace/inbox/payload"
 	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/msgcode"
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
@@ -21,6 +23,11 @@ type storedPayload struct {
 	form  stored.Form
 	ref   []byte // the name of its blob; nil if the payload is in the row
 	body  []byte // the blob, if it goes into our own table
+}
+
+// size returns how many bytes a statement that stores p with this metadata has at least.
+func (p storedPayload) size(metadata message.Metadata) int {
+	return max(len(p.inRow)+len(msgcode.AppendMetadata(nil, metadata)), len(p.body))
 }
 
 // errNotKept says that a payload cannot be stored now.
@@ -116,3 +123,12 @@ func saysOf(err error) dialect.Kind {
 
 // unopenable reports whether err says that a payload will never be opened again.
 func unopenable(err error) bool { return errors.Is(err, ErrErased) || IsTerminal(err) }
+
+// refused returns err, with which the database did not store so many bytes. It says whether they are too many: MySQL cuts
+// the connection then, as if it were away.
+func (s *Store) refused(ctx context.Context, err error, bytes int) error {
+	if dialect.Classify(err) == dialect.Unavailable && s.db.BeyondPacket(ctx, bytes) {
+		return fmt.Errorf("%w: %v", database.ErrTooLarge, err) //nolint:errorlint // the message is to blame, not the database
+	}
+	return err
+}

@@ -234,8 +234,8 @@ func (d *durable) Subscribe(ctx context.Context, topic string) (<-chan *message.
 	context.AfterFunc(d.ended, cancel) //nolint:contextcheck // it ends with either
 	out := make(chan *message.Message)
 	var senders, answers sync.WaitGroup
-	i := &intake{Durable: d.Durable, queue: queue, topic: topic, in: in, out: out, answers: &answers}
 	w := newWorker(d.Durable, queue, topic, out, &answers)
+	i := &intake{Durable: d.Durable, queue: queue, topic: topic, in: in, out: out, looked: w.looked, answers: &answers}
 	senders.Go(func() {
 		defer cancel()                             // when upstream ends, the worker ends too
 		for !apart(queue, func() { i.run(ctx) }) { //nolint:revive // it goes on with the next message

@@ -20,6 +20,7 @@ type intake struct {
 	in    <-chan *message.Message
 	out   chan<- *message.Message
 
+	looked  <-chan struct{} // closed when it is known whether the consumer is paused
 	answers *sync.WaitGroup
 }
 
@@ -31,8 +32,20 @@ func (i *intake) run(ctx context.Context) {
 	storing.Go(func() { i.store(ctx, arrived) })
 	defer storing.Wait()
 	defer close(arrived)
+	i.awaitLook(ctx)
 	for msg := range i.in {
 		i.take(ctx, msg, arrived)
+	}
+}
+
+// awaitLook waits until it is known whether the consumer is paused, but not for a database that is away.
+func (i *intake) awaitLook(ctx context.Context) {
+	timer := time.NewTimer(answerFor)
+	defer timer.Stop()
+	select {
+	case <-i.looked:
+	case <-timer.C:
+	case <-ctx.Done():
 	}
 }
 
@@ -195,8 +208,9 @@ func (i *intake) put(ctx context.Context, msgs ...*message.Message) (handled []*
 	return i.queue.PutOpen(ctx, i.topic, msgs...)
 }
 
-// calm waits before a nack, so that the source does not redeliver in a tight loop.
-func (i *intake) calm(ctx context.Context) { rest(ctx, i.queue.Config().MinBackoff) }
+// calm waits before a nack, so that the source does not redeliver in a tight loop. Others wait meanwhile, so it is not for
+// long, whatever the pause between two attempts of a handler.
+func (i *intake) calm(ctx context.Context) { rest(ctx, min(i.queue.Config().MinBackoff, afterError)) }
 
 // rest waits until ctx ends, at most for a time.
 func rest(ctx context.Context, most time.Duration) {

@@ -26,6 +26,9 @@ type worker struct {
 	fetched time.Time
 	failing bool // the last fetch failed
 
+	looked chan struct{} // closed after the first fetch that succeeded
+	saw    func()        // closes looked
+
 	answers  *sync.WaitGroup // outstanding
 	acked    chan *inbox.Leased
 	recorded chan struct{} // closed when all answers are recorded
@@ -36,14 +39,16 @@ type worker struct {
 }
 
 func newWorker(d Durable, queue *inbox.Queue, topic string, out chan<- *message.Message, answers *sync.WaitGroup) *worker {
+	looked := make(chan struct{})
 	return &worker{
+		looked: looked, saw: sync.OnceFunc(func() { close(looked) }),
 		Durable: d, queue: queue, topic: topic, out: out, ahead: d.Concurrency,
 		hands:    make(chan struct{}, d.Concurrency),
 		answers:  answers,
 		acked:    make(chan *inbox.Leased, d.Prefetch),
 		recorded: make(chan struct{}),
 		leased:   make(map[*inbox.Leased]struct{}),
-		renewed:  time.Now(),
+		renewed:  wallClock(),
 	}
 }
 
@@ -104,7 +109,9 @@ func (w *worker) fetch(ctx context.Context, hands int) (next time.Duration) {
 		if !away(err) { // another error may concern a single row, and TakeOut skips rows that are locked
 			w.ready, next, err = w.queue.TakeOut(ctx, hands, w.ahead, w.Poll)
 		}
-		if err != nil {
+		if err == nil {
+			w.saw()
+		} else {
 			next = min(next, afterError)
 		}
 		if ctx.Err() == nil {
@@ -263,8 +270,11 @@ const beats = 3
 func (w *worker) late() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return time.Since(w.renewed) > w.queue.Config().Lease*(beats-1)/beats
+	return wallClock().Sub(w.renewed).Abs() > w.queue.Config().Lease*(beats-1)/beats
 }
+
+// wallClock returns the time by the clock that goes on while the machine is suspended, as the database's does.
+func wallClock() time.Time { return time.Now().Round(0) }
 
 // heartbeat renews the leases of messages that are ready or with the handler, also while the
 // service closes.
@@ -288,7 +298,7 @@ func (w *worker) heartbeat(ctx context.Context) {
 }
 
 func (w *worker) extend(ctx context.Context, leased []*inbox.Leased) error {
-	began := time.Now()
+	began := wallClock()
 	if err := within(ctx, func(ctx context.Context) error { return w.queue.Extend(ctx, leased) }); err != nil {
 		return err
 	}

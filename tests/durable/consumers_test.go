@@ -218,4 +218,19 @@ var pauseBodies = []testdb.Body{
 		rig.Eventually(b, "all are handled", func() bool { return b.rows() == 0 })
 		assert.Equal(t, delivered, b.count(`SELECT COUNT(*) FROM effects`))
 	})},
+	{Name: "a service that starts while its consumer is paused", Why: "what is ready at its source is stored", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.storeIn(inbox.QueueConfig{}, newMessage()) // its consumer is known
+		require.NoError(t, admin.New(b.store).Pause(t.Context(), consumer, 0, ada))
+		durable, source, msg := quick(b.process()), rig.NewFeed(), newMessage()
+		go source.Give(msg)
+		sub, err := durable.Decorate(source)
+		require.NoError(t, err)
+		router := rig.NewRouter(t)
+		router.AddMiddleware(inboxOf(durable))
+		router.AddConsumerHandler(consumer, "orders", sub, effect)
+		rig.Run(t, router)
+		assert.True(t, rig.Answer(t, msg))
+		assert.Zero(t, b.effects(msg))
+		assert.Equal(t, 2, b.open(admin.Received))
+	})},
 }

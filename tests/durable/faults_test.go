@@ -3,6 +3,7 @@ package durable_test
 import (
 	"context"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -62,6 +63,41 @@ var lossBodies = []testdb.Body{
 		rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
 		assert.Equal(t, 3, runs.of(msg))
 		assert.Equal(t, 1, b.effects(msg))
+	}},
+	{Name: "a message is parked, and the answer to that commit is lost", Why: "it is told all the same", Run: func(t *testing.T, db *testdb.DB) {
+		b, pool, events := newBed(t, db), faults.Open(t, db), &rig.Events{}
+		var moving sync.Map
+		var lost atomic.Bool
+		pool.Set(faults.Plan{
+			Before: func(ctx context.Context, call string) error {
+				if strings.Contains(call, "reason_code = 0") && strings.Contains(call, "lease_token = 0") {
+					moving.Store(faults.Connection(ctx), true)
+				}
+				return nil
+			},
+			After: func(ctx context.Context, call string) error {
+				if call == faults.Commit {
+					if _, moved := moving.LoadAndDelete(faults.Connection(ctx)); moved && lost.CompareAndSwap(false, true) {
+						return faults.ErrLost
+					}
+				}
+				return nil
+			},
+		})
+		store := rig.NewStore(t, pool.DB, inbox.Config{WithoutPlugin: true, Observers: []inbox.Observer{events}, Logger: events})
+		durable := storeFirst(store)
+		durable.MaxAttempts = 1
+		calls := countOnPark(&durable)
+		s := b.inboxed(durable, func(*message.Message) error { return errBoom })
+		assert.True(t, s.deliver(newMessage()))
+		rig.Eventually(b, "it is told", func() bool { return events.Count("parked") > 0 })
+		require.NoError(t, s.router.Close())
+		assert.True(t, lost.Load())
+		assert.Equal(t, 1, events.Count("parked"))
+		assert.Equal(t, 1, events.Last("parked").Attempt)
+		assert.Equal(t, int32(1), calls.Load(), "OnPark")
+		assert.Equal(t, 1, b.open(admin.Parked))
+		assert.NotContains(t, strings.Join(events.Logs(), "\n"), "took stored messages over")
 	}},
 	{Name: "a database that fails once where messages are fetched, and once where they are handed out", Why: "they wait for a second, not for Poll", Run: func(t *testing.T, db *testdb.DB) {
 		b, pool := newBed(t, db), faults.Open(t, db)

@@ -15,7 +15,9 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
+	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -90,6 +92,45 @@ func TestWhatTheHandlerCommittedAndFailedIsNotLost(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestAMessageLargerThanThePacketStopsNoOther: MariaDB cuts the connection of who sends more than 16 MiB, which looks as if the
+// database were away, unless the server gets to say why before, which is chance.
+func TestAMessageLargerThanThePacketStopsNoOther(t *testing.T) {
+	t.Parallel()
+	for mode, name := range modes {
+		t.Run(name, func(t *testing.T) {
+			b, events := newBed(t, testdb.On(t, "mysql")), &rig.Events{}
+			pool := faults.Open(t, b.db)
+			durable := quick(rig.NewStore(t, pool.DB, inbox.Config{WithoutPlugin: true, Observers: []inbox.Observer{events}}))
+			durable.Mode, durable.Redelivered = mode, func(*message.Message) bool { return true } // it is stored, in both modes
+			if mode == pubsub.StoreFirst {
+				durable.OrderKey = func(*message.Message) (string, error) { return "one", nil }
+			}
+			s, large := b.inboxed(durable, effect), newMessage()
+			large.Payload = make([]byte, b.count(`SELECT @@max_allowed_packet`)+1<<20)
+			pool.Set(faults.Plan{Before: faults.Lose("INSERT INTO millrace_messages")})
+			s.source.Send(t, large)
+			assert.False(t, rig.Answer(t, large), "its source keeps it")
+			pool.Set(faults.Plan{})
+			s.handles(newMessage())
+			assert.Zero(t, events.Count("outage"))
+		})
+	}
+	t.Run("a collision, without a queue", func(t *testing.T) {
+		b, events := newBed(t, testdb.On(t, "mysql")), &rig.Events{}
+		pool := faults.Open(t, b.db)
+		store := rig.NewStore(t, pool.DB, inbox.Config{WithoutPlugin: true, Observers: []inbox.Observer{events}})
+		h, msg := millrace.Inbox{Store: store, Consumer: consumer}.Middleware(silent(effect)), newMessage()
+		require.NoError(t, do(h, msg.Copy()))
+		large := another(msg)
+		large.Payload = make([]byte, b.count(`SELECT @@max_allowed_packet`)+1<<20)
+		pool.Set(faults.Plan{Before: faults.Lose("INSERT INTO millrace_messages")})
+		require.ErrorContains(t, do(h, large), "max_allowed_packet")
+		assert.Zero(t, events.Count("outage"))
+		pool.Set(faults.Plan{})
+		require.NoError(t, do(h, newMessage()))
+	})
 }
 
 // storeFirstBodies: a message is committed to the table before it is delivered.
@@ -189,6 +230,20 @@ var storeFirstBodies = []testdb.Body{
 		parked := b.only(b.store, admin.Parked)
 		rig.Eventually(b, "the first waits", func() bool { return b.open(admin.FailedRetryable) == 1 })
 		require.NoError(t, admin.New(b.store).Discard(t.Context(), parked.ID, ada))
+	})},
+	{Name: "a message that cannot be stored, where retries are far apart", Why: "the others go on after a moment, not after MinBackoff", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		durable := storeFirst(b.store)
+		durable.MinBackoff, durable.MaxBackoff = time.Hour, time.Hour
+		durable.Key = inbox.ByFunc("asks", func(msg *message.Message) (string, error) {
+			if isBad(msg) {
+				return "", inbox.ErrUnavailable
+			}
+			return msg.UUID, nil
+		})
+		s, unknown := b.inboxed(durable, effect), newBad("unknown")
+		s.source.Send(t, unknown)
+		s.handles(newMessage())
+		assert.False(t, rig.Answer(t, unknown), "its source keeps it")
 	})},
 	{Name: "rows left over", Why: "a restart works them off though the source is silent", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		left := newMessages(250)

@@ -147,6 +147,21 @@ var vainBodies = []testdb.Body{
 		assert.Empty(t, v.takes())
 		assert.Equal(t, 1, v.open(admin.Parked))
 	})},
+	{Name: "copies of what was handled", Why: "they are closed, which is not in vain: others may be due behind them", Run: testdb.With(newVain, func(t *testing.T, v *vain) {
+		require.NoError(t, v.queue.Put(t.Context(), "orders", newMessages(5)...))
+		v.db.Do(t, `INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
+			SELECT consumer, message_id, payload_hash, 1, 1, received_at FROM millrace_messages`)
+		for _, left := range []int{3, 1, 0} {
+			taken, next, err := v.queue.Take(t.Context(), 2, time.Second)
+			require.NoError(t, err)
+			assert.Empty(t, taken)
+			assert.Zero(t, next)
+			assert.Equal(t, left, v.rows())
+		}
+		_, next, err := v.queue.Take(t.Context(), 2, time.Second)
+		require.NoError(t, err)
+		assert.Equal(t, time.Second, next, "nothing is left")
+	})},
 	{Name: "marked with the lease", Why: "what is handed out at once may be what ends the process, and nothing else", Run: testdb.With(newVain, func(t *testing.T, v *vain) {
 		require.NoError(t, v.queue.Put(t.Context(), "orders", newMessage(), newMessage(), newMessage()))
 		v.failsAt("millrace_claims")
