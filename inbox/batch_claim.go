@@ -14,6 +14,7 @@ import (
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/outage"
 	"github.com/millrace-go/millrace/internal/owned"
 )
 
@@ -39,7 +40,7 @@ func (b *batches) claim(part []*member) *batchRun {
 		if err != nil {
 			return nil
 		}
-		r, rest, err := b.claimOnce(part)
+		r, rest, err := b.claimGuarded(pass, part)
 		if err == nil {
 			s.answers(pass)
 			if r != nil {
@@ -57,6 +58,19 @@ func (b *batches) claim(part []*member) *batchRun {
 		}
 	}
 	return nil
+}
+
+// claimGuarded is claimOnce. If a user's function panics in it, another delivery may probe the database.
+func (b *batches) claimGuarded(pass outage.Pass, part []*member) (r *batchRun, rest []*member, err error) {
+	returned := false
+	defer func() {
+		if !returned {
+			pass.Cancel()
+		}
+	}()
+	r, rest, err = b.claimOnce(part)
+	returned = true
+	return r, rest, err
 }
 
 // claimOnce tries to claim the keys of part. Where that leaves some that must not be in the transaction, it rolls

@@ -97,7 +97,7 @@ func (cl *claim) keepBy(keep func(context.Context, why) (bool, error), because w
 	}
 	switch {
 	case saysOf(err).Down():
-		d.observe(KindOutage, databaseDown, err)
+		pass.Tell(func() { d.observe(KindOutage, databaseDown, err) })
 		if pass.Down(d.ctx) {
 			d.log().Error("inbox: the database does not serve the inbox, deliveries are held back", database.Explain(err), nil)
 		}

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -17,14 +18,15 @@ type span struct {
 	handler       context.Context //nolint:containedctx // a span is its contexts
 	cancelHandler context.CancelFunc
 
-	ends      atomic.Int64 // when Timeout runs out, in nanoseconds
-	limit     atomic.Int64 // when the span ends if nothing moves the limit, in nanoseconds; over once it has ended
-	nextCheck atomic.Int64 // when check runs next, in nanoseconds
+	born      time.Time    // the times below are nanoseconds since then, by the clock that nobody can set
+	ends      atomic.Int64 // when Timeout runs out
+	limit     atomic.Int64 // when the span ends if nothing moves the limit; over once it has ended
+	nextCheck atomic.Int64 // when check runs next
 	timer     *time.Timer
 	waited    time.Time // when the last wait for other processes began
 }
 
-const over = 0
+const over = math.MinInt64
 
 // newSpan returns a span for a delivery with the context ctx that ends after timeout. Its timer
 // fires after wake at the latest, to see whether the limit was moved meanwhile: that is cheaper
@@ -35,10 +37,10 @@ func newSpan(ctx context.Context, timeout, wake time.Duration) *span {
 
 // newSpanWith is newSpan with the values of another context for the transaction.
 func newSpanWith(ctx, values context.Context, timeout, wake time.Duration) *span {
-	s, now := &span{}, time.Now()
-	s.ends.Store(now.Add(timeout).UnixNano())
-	s.limit.Store(s.ends.Load())
-	s.nextCheck.Store(now.Add(min(timeout, wake)).UnixNano())
+	s := &span{born: time.Now()}
+	s.ends.Store(int64(timeout))
+	s.limit.Store(int64(timeout))
+	s.nextCheck.Store(int64(min(timeout, wake)))
 	s.tx, s.endTx = context.WithCancel(context.WithoutCancel(values))
 	s.handler, s.cancelHandler = context.WithCancel(ctx)
 	s.timer = time.AfterFunc(min(timeout, wake), s.check)
@@ -52,7 +54,7 @@ func (s *span) check() {
 	}
 	for {
 		limit := s.limit.Load()
-		ahead := limit - time.Now().UnixNano()
+		ahead := limit - int64(time.Since(s.born))
 		if ahead <= 0 && s.limit.CompareAndSwap(limit, over) {
 			break
 		}
@@ -70,7 +72,7 @@ func (s *span) check() {
 // [span.resume]. wait reports false if the span has ended.
 func (s *span) wait(patience time.Duration) bool {
 	s.waited = time.Now()
-	until := s.waited.Add(patience).UnixNano()
+	until := int64(s.waited.Sub(s.born) + patience)
 	if !s.move(until) {
 		return false
 	}
@@ -89,7 +91,7 @@ func (s *span) move(limit int64) bool {
 }
 
 // deadline returns when Timeout runs out.
-func (s *span) deadline() time.Time { return time.Unix(0, s.ends.Load()) }
+func (s *span) deadline() time.Time { return s.born.Add(time.Duration(s.ends.Load())) }
 
 // give returns the context for the handler, with t and the claim in it.
 func (s *span) give(t *ambient.Tx, cl *claim) context.Context {

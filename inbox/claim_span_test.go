@@ -93,3 +93,10 @@ func TestSpanOutlivesTheDelivery(t *testing.T) {
 		assert.Error(t, child.Err())
 	})
 }
+
+// Whoever sets the clock moves the end of no span.
+func TestSpanGoesByTheClockThatNobodyCanSet(t *testing.T) {
+	s := newSpan(t.Context(), 25*time.Second, 5*time.Second)
+	defer s.end()
+	assert.Contains(t, s.deadline().String(), " m=+", "it has no reading of that clock")
+}

@@ -19,6 +19,7 @@ type visit struct {
 	foresaw   bool
 	foreseen  []versioned                     // the versions of the message, as far as they are known before the transaction
 	unstepped bool                            // a step was refused: the message is claimed alone
+	offered   bool                            // by the gate, to wait in memory
 	waited    bool                            // in memory, for a predecessor
 	told      bool                            // observers know that it was received
 	wait      func(ctx context.Context) error // before the next try

@@ -2,6 +2,7 @@ package inbox_test
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -71,6 +72,24 @@ func TestConsumerConfigReportsAllProblemsAtOnce(t *testing.T) {
 	require.NoError(t, inbox.ConsumerConfig{Options: inbox.Options{Retention: inbox.Forever}}.Validate())
 	require.NoError(t, inbox.ConsumerConfig{Options: inbox.Options{Retention: inbox.MinRetention}}.Validate())
 	require.Error(t, inbox.ConsumerConfig{Options: inbox.Options{Retention: -2}}.Validate())
+}
+
+// Whoever wants no limit is told how long one may be, instead of a time in the past.
+func TestConsumersRefuseWhatIsTooLong(t *testing.T) {
+	const long = time.Duration(math.MaxInt64)
+	err := inbox.ConsumerConfig{Timeout: long, Options: inbox.Options{TwinWait: long, BeforeTimeout: long}}.Validate()
+	for _, field := range []string{"Timeout", "TwinWait", "BeforeTimeout"} {
+		assert.ErrorContains(t, err, field+" 2562047h47m16.854775807s is longer than a century")
+	}
+	err = inbox.LeaseConfig{Lease: long, Wait: long, Retention: long}.Validate()
+	for _, field := range []string{"Lease", "Wait", "Retention"} {
+		assert.ErrorContains(t, err, field+" 2562047h47m16.854775807s is longer than a century")
+	}
+	assert.ErrorContains(t, err, "inbox.Forever")
+	const century = 876_000 * time.Hour
+	require.NoError(t, inbox.ConsumerConfig{Timeout: century}.Validate())
+	require.NoError(t, inbox.LeaseConfig{Retention: century}.Validate())
+	require.NoError(t, inbox.LeaseConfig{Retention: inbox.Forever}.Validate())
 }
 
 // words writes a duration as the comments do.

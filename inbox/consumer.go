@@ -99,15 +99,9 @@ func (c ConsumerConfig) Validate() error {
 	if c.FormerKey.of != nil && c.FormerKey.source == c.Key.source {
 		problem("FormerKey and Key are the same, %s: FormerKey is what Key was in epoch %d", c.Key.source, c.Epoch-1)
 	}
-	if c.Timeout < 0 {
-		problem("Timeout %v is negative", c.Timeout)
-	}
-	if c.BeforeTimeout < 0 {
-		problem("BeforeTimeout %v is negative", c.BeforeTimeout)
-	}
-	if c.TwinWait < 0 {
-		problem("TwinWait %v is negative", c.TwinWait)
-	}
+	howLong(problem, "Timeout", c.Timeout)
+	howLong(problem, "BeforeTimeout", c.BeforeTimeout)
+	howLong(problem, "TwinWait", c.TwinWait)
 	if c.MaxInFlight < 0 {
 		problem("MaxInFlight %d is negative", c.MaxInFlight)
 	}
@@ -127,6 +121,19 @@ func (c ConsumerConfig) Validate() error {
 		problem("OnReplay %d is not one of the constants", c.OnReplay)
 	}
 	return errors.Join(problems...)
+}
+
+// century bounds what is added to a time: the nanoseconds of a clock end in 2262.
+const century = 100 * 365 * 24 * time.Hour
+
+// howLong reports what is wrong with a setting that says how long something lasts.
+func howLong(problem func(format string, args ...any), name string, d time.Duration) {
+	switch {
+	case d < 0:
+		problem("%s %v is negative", name, d)
+	case d > century:
+		problem("%s %v is longer than a century", name, d)
+	}
 }
 
 // Consumer claims the messages of one handler. Its name and epoch identify it in the Store's

@@ -89,9 +89,10 @@ func sameVersions(a, b []versioned) bool {
 	return slices.EqualFunc(a, b, func(a, b versioned) bool { return a.Version == b.Version })
 }
 
-// mayWait reports whether a message with a gap may wait in memory, and has not yet.
+// mayWait reports whether a message with a gap may wait in memory, and has not yet. The gate offers that once: the claim, which sees
+// the message before a middleware has changed it, may find that it starts its aggregate and need not wait.
 func (cl *claim) mayWait(v versioned) bool {
-	return cl.lease == nil && !cl.visit.waited && !oneInFlight(cl.ctx) && !cl.consumer.batches.holds() && cl.known == cl.consumer.store.db.Generation() &&
+	return cl.lease == nil && !cl.visit.waited && !cl.visit.offered && !oneInFlight(cl.ctx) && !cl.consumer.batches.holds() && cl.known == cl.consumer.store.db.Generation() &&
 		len(cl.visit.foreseen) == 1 && cl.visit.foreseen[0].Version == v.Version && cl.consumer.gate.Load() != nil && cl.consumer.early.open()
 }
 

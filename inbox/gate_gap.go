@@ -31,6 +31,7 @@ func (e *GapError) Error() string {
 // gap decides about a message whose predecessor was not applied.
 func (cl *claim) gap(g *gate, v versioned, row stored.Aggregate) error {
 	if cl.mayWait(v) {
+		cl.visit.offered = true
 		cl.consumer.store.versions.Raise(cl.consumer.prefix+string(v.id), row.Version)
 		cl.visit.leave()
 		cl.postpone(func(context.Context) error { return nil }) // the claim waits before it begins again

@@ -49,14 +49,18 @@ func (c LeaseConfig) Validate() error {
 	if c.Epoch < 0 {
 		problem("Epoch %d is negative", c.Epoch)
 	}
-	if c.Lease < minLease {
+	switch {
+	case c.Lease < minLease:
 		problem("Lease %v is below %v", c.Lease, minLease)
+	case c.Lease > century:
+		problem("Lease %v is longer than a century", c.Lease)
 	}
-	if c.Wait < 0 {
-		problem("Wait %v is negative", c.Wait)
-	}
-	if c.Retention != Forever && c.Retention < minLease {
+	howLong(problem, "Wait", c.Wait)
+	switch {
+	case c.Retention != Forever && c.Retention < minLease:
 		problem("Retention %v is below %v; inbox.Forever keeps all", c.Retention, minLease)
+	case c.Retention > century:
+		problem("Retention %v is longer than a century; inbox.Forever keeps all", c.Retention)
 	}
 	if c.OnReplay != ReplayAllow && c.OnReplay != ReplayRefuse {
 		problem("OnReplay %d is neither ReplayAllow nor ReplayRefuse: without a transaction nothing that is sent can be kept back", c.OnReplay)
@@ -66,7 +70,6 @@ func (c LeaseConfig) Validate() error {
 
 // retention returns how long a confirmed key is kept, in place of [Forever] a century.
 func (c *LeaseConfig) retention() time.Duration {
-	const century = 100 * 365 * 24 * time.Hour
 	if c.Retention == Forever {
 		return century
 	}

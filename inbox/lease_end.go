@@ -35,23 +35,12 @@ func (l *leaseDelivery) finish(produced []*message.Message) error {
 	return nil
 }
 
-// confirmWhenAcked waits until the message is acked or nacked, which happens to every message. If the
-// context of the message ends first, it waits for the time of one lease more.
+// confirmWhenAcked waits until the message is acked or nacked. That happens to every message but a copy
+// that a middleware outside hands on: the router answers the message itself.
 func (l *leaseDelivery) confirmWhenAcked() {
-	acked := false
-	select {
-	case <-l.msg.Acked():
-		acked = true
-	case <-l.msg.Nacked():
-	case <-l.ctx.Done():
-		last := time.NewTimer(l.consumer.config.Lease)
-		defer last.Stop()
-		select {
-		case <-l.msg.Acked():
-			acked = true
-		case <-l.msg.Nacked():
-		case <-last.C:
-		}
+	acked, answered := l.answer()
+	if !answered {
+		l.log().Error("inbox: a message was handled and then neither acked nor nacked, so its key is free again", errNoAnswer, nil)
 	}
 	if !acked {
 		_ = l.release(errUnpublished) // no caller is left to return it to
@@ -62,6 +51,38 @@ func (l *leaseDelivery) confirmWhenAcked() {
 		return
 	}
 	l.succeed()
+}
+
+// noAnswerFor bounds the wait for an answer to a message whose context cannot end, such as one that
+// message.Message.Copy made.
+const noAnswerFor = 5 * time.Minute
+
+// answer waits until the message is acked or nacked. If its context ends first, answer waits for the
+// time of one lease more.
+func (l *leaseDelivery) answer() (acked, answered bool) {
+	ctx := l.ctx
+	if ctx.Done() == nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, noAnswerFor)
+		defer cancel()
+	}
+	select {
+	case <-l.msg.Acked():
+		return true, true
+	case <-l.msg.Nacked():
+		return false, true
+	case <-ctx.Done():
+	}
+	last := time.NewTimer(l.consumer.config.Lease)
+	defer last.Stop()
+	select {
+	case <-l.msg.Acked():
+		return true, true
+	case <-l.msg.Nacked():
+		return false, true
+	case <-last.C:
+		return false, false
+	}
 }
 
 var errUnpublished = errors.New("the handler succeeded, but what it returned was not published")

@@ -80,7 +80,7 @@ func (u *settler) putBack(claims []*claim) {
 	u.waiting = append(u.waiting, claims...)
 }
 
-var errNoAnswer = errors.New("a middleware outside the inbox hands on a copy of the message")
+var errNoAnswer = errors.New("a middleware outside hands on a copy of the message")
 
 // settle deletes the outcomes of deliveries that were acked.
 func (s *Store) settle(ctx context.Context) error {

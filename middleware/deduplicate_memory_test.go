@@ -154,6 +154,38 @@ func TestDeduplicatePublishesNothingWithoutItsLease(t *testing.T) {
 	}
 }
 
+// A middleware outside that hands on a copy gets the ack in its place. Deduplicate says so, and does not wait for ever.
+func TestDeduplicateOfACopyThatNobodyAnswers(t *testing.T) {
+	for _, ends := range []bool{true, false} { // the context of the copy, once the message is acked
+		synctest.Test(t, func(t *testing.T) {
+			log, runs := watermill.NewCaptureLogger(), 0
+			h := millrace.Deduplicate{
+				Claims: inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{Logger: log}), Consumer: "mailer",
+			}.Middleware(func(*message.Message) ([]*message.Message, error) {
+				runs++
+				return message.Messages{message.NewMessage("b", nil)}, nil
+			})
+			copied, again := message.NewMessage("a", nil), message.NewMessage("a", nil)
+			defer copied.Ack()
+			if ends {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				copied.SetContext(ctx)
+			}
+			_, err := h(copied)
+			require.NoError(t, err)
+			time.Sleep(time.Hour)
+			require.Len(t, log.Captured()[watermill.ErrorLogLevel], 1)
+			_, err = h(again)
+			require.NoError(t, err)
+			require.Equal(t, 2, runs)
+			again.Ack()
+			synctest.Wait()
+			require.Len(t, log.Captured()[watermill.ErrorLogLevel], 1)
+		})
+	}
+}
+
 type losing struct{ lease.Store }
 
 func (losing) Extend(context.Context, lease.Key, int64, time.Duration) error {

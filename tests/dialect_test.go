@@ -53,7 +53,7 @@ func statements(d *dialect.Dialect) map[string]string {
 
 // lacks reports whether the database cannot have a statement.
 func lacks(d *dialect.Dialect, field string) bool {
-	return field == "ClaimAndAdvance" && d.Name != dialect.PostgresName
+	return (field == "ClaimAndAdvance" || field == "SelectHidden") && d.Name != dialect.PostgresName
 }
 
 // spelled is a statement of the dialect with its arguments, whose lists are spelled out.
@@ -255,6 +255,24 @@ func TestTheIndexOfTheOrderIsMadeBeforehand(t *testing.T) {
 	end = begins()
 	require.NoError(t, store.Migrate(ctx))
 	require.NoError(t, end())
+}
+
+// New tables in a schema that comes first in the search path would hide the tables that there are.
+func TestMigrateHidesNoTables(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "postgres", testdb.Empty())
+	migrate(t, db, inbox.Config{})
+	db.Do(t, `CREATE SCHEMA newcomer`)
+	first := rig.NewStore(t, db.Open(t, testdb.Params("search_path", "newcomer,public")).DB, inbox.Config{})
+	require.NoError(t, first.Migrate(t.Context()), "nothing is to be made")
+	db.Do(t, `DELETE FROM millrace_schema WHERE version = $1`, dialectOf(t, db).Version())
+	const refused = `the tables are in schema "public", and new ones would be made in "newcomer", which comes before it in the search path`
+	require.ErrorContains(t, first.Migrate(t.Context()), refused)
+	_, err := admin.New(first).Pending(t.Context())
+	require.ErrorContains(t, err, refused)
+	assert.Zero(t, db.Count(t, `SELECT COUNT(*) FROM pg_tables WHERE schemaname = 'newcomer'`))
+	named := rig.NewStore(t, db.Open(t, testdb.Params("search_path", "newcomer,public")).DB, inbox.Config{Schema: "newcomer"})
+	require.NoError(t, named.Migrate(t.Context()), "who names a schema wants tables of its own")
 }
 
 func TestTheSchemaWorksWhenAppliedByHand(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -85,6 +86,12 @@ type held struct {
 
 func (m *Memory) now() int64 { return int64(time.Since(m.born)) }
 
+// in returns the time after d, or the last that there is.
+func (m *Memory) in(d time.Duration) int64 {
+	now := m.now()
+	return now + min(int64(d), math.MaxInt64-now)
+}
+
 // Acquire takes key if it is free and there is room for it.
 func (m *Memory) Acquire(_ context.Context, key Key, token int64, lease time.Duration) (State, error) {
 	if m.Limit < 0 {
@@ -109,7 +116,7 @@ func (m *Memory) Acquire(_ context.Context, key Key, token int64, lease time.Dur
 		}
 		state.Evicted = evicted
 	}
-	m.inFlight[k] = held{token: token, until: now + int64(lease)}
+	m.inFlight[k] = held{token: token, until: m.in(lease)}
 	return state, nil
 }
 
@@ -125,7 +132,7 @@ func (m *Memory) Confirm(_ context.Context, key Key, token int64, retention time
 		return meaning.ErrLeaseLost
 	}
 	delete(m.inFlight, k)
-	until := m.now() + int64(retention)
+	until := m.in(retention)
 	m.confirmed[k] = until
 	m.queue(retention).push(k, until)
 	return nil
@@ -151,7 +158,7 @@ func (m *Memory) Extend(_ context.Context, key Key, token int64, lease time.Dura
 	if m.inFlight[k].token != token {
 		return meaning.ErrLeaseLost
 	}
-	m.inFlight[k] = held{token: token, until: m.now() + int64(lease)}
+	m.inFlight[k] = held{token: token, until: m.in(lease)}
 	return nil
 }
 

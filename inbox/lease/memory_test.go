@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"context"
+	"math"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -93,4 +94,20 @@ func lost(t *testing.T, err error) error {
 	t.Helper()
 	require.ErrorIs(t, err, inbox.ErrLeaseLost)
 	return nil
+}
+
+// No retention and no lease is so long that it ends in the past.
+func TestMemoryKeepsAKeyForTheLongestTime(t *testing.T) {
+	m, key := &lease.Memory{}, lease.Key{Consumer: "mailer", ID: "a"}
+	status := func() lease.Status {
+		state, err := m.Acquire(t.Context(), key, 1, math.MaxInt64)
+		require.NoError(t, err)
+		return state.Status
+	}
+	require.Equal(t, lease.Taken, status())
+	assert.Equal(t, lease.Held, status())
+	require.NoError(t, m.Extend(t.Context(), key, 1, math.MaxInt64))
+	assert.Equal(t, lease.Held, status())
+	require.NoError(t, m.Confirm(t.Context(), key, 1, math.MaxInt64))
+	assert.Equal(t, lease.Confirmed, status())
 }

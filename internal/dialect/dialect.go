@@ -46,6 +46,10 @@ type Dialect struct {
 	SelectVersion  string
 	InsertVersion  string
 
+	// SelectHidden returns the schema of the tables and the one in which new ones would be made, if it comes first and so
+	// would hide them. It is empty where a connection has no search path.
+	SelectHidden string
+
 	// The server. SelectBackend names the server process behind a connection. SelectColumns
 	// returns each column with its table and that table's kind of storage.
 	Now             string
@@ -224,7 +228,7 @@ func (d *Dialect) render(names Names) {
 		}
 	}
 	// Queries of the catalogue compare names, so they need the bare prefix.
-	for _, query := range []*string{&d.SelectColumns, &d.SelectSizes, &d.SelectOutgrown, &d.SelectUnanalysed} {
+	for _, query := range []*string{&d.SelectHidden, &d.SelectColumns, &d.SelectSizes, &d.SelectOutgrown, &d.SelectUnanalysed} {
 		*query = strings.NewReplacer("{prefix}", prefix, "{schema}", names.Schema).Replace(*query)
 	}
 	d.Outbox.name(qualified)

@@ -49,7 +49,29 @@ func (d *Dialect) Pending(ctx context.Context, db sqlx.QueryerContext) ([]Script
 	for i := version; i < len(d.scripts); i++ {
 		pending = append(pending, Script{i + 1, d.scripts[i]})
 	}
+	if len(pending) > 0 {
+		if err := d.hides(ctx, db); err != nil {
+			return nil, err
+		}
+	}
 	return pending, nil
+}
+
+// hides returns an error if new tables would hide those that there are: PostgreSQL finds a table in any schema of the search path,
+// and makes it in the first.
+func (d *Dialect) hides(ctx context.Context, db sqlx.QueryerContext) error {
+	if d.SelectHidden == "" {
+		return nil
+	}
+	var has, first string
+	switch err := db.QueryRowxContext(ctx, d.SelectHidden).Scan(&has, &first); {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look for tables in the search path: %w", err)
+	}
+	return fmt.Errorf("the tables are in schema %q, and new ones would be made in %q, which comes before it in the search path: "+
+		"set Config.Schema to the one that is meant", has, first)
 }
 
 // Migrate brings the schema up to this release. It is idempotent, and several processes may call it
@@ -57,6 +79,12 @@ func (d *Dialect) Pending(ctx context.Context, db sqlx.QueryerContext) ([]Script
 // DDL commits by itself, each statement does nothing the second time. If the schema is that of this release,
 // the role needs no right to make tables.
 func (d *Dialect) Migrate(ctx context.Context, db *sqlx.DB) error {
+	if hides := d.hides(ctx, db); hides != nil {
+		if pending, err := d.Pending(ctx, db); err != nil || len(pending) == 0 {
+			return err
+		}
+		return hides
+	}
 	const tries = 10
 	var err error
 	for range tries {

@@ -40,6 +40,11 @@ var postgres = Dialect{
 	clock:    `(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::BIGINT`, // now() is the transaction's start
 
 	LockMigrations: `SELECT pg_advisory_xact_lock(7236837562345)`,
+	SelectHidden: `
+		SELECT n.nspname, current_schema()
+		FROM pg_class c
+		JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE c.relname = '{prefix}schema' AND '{schema}' = '' AND pg_table_is_visible(c.oid) AND n.nspname <> current_schema()`,
 
 	SelectIdentity:  `SELECT EXTRACT(EPOCH FROM pg_postmaster_start_time())::TEXT, 0`, // whatever the session's time zone
 	SelectIsolation: `SELECT 'default_transaction_isolation', current_setting('default_transaction_isolation')`,

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -149,5 +151,38 @@ var failures = []testdb.Body{
 			assert.Empty(t, m.Metadata)
 			assert.Nil(t, m.Context().Value(struct{}{}))
 		}
+	})},
+	{Name: "a panic while a batch asks whether the database is back", Why: "the next delivery asks", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		pool := faults.Open(t, b.db)
+		var asked atomic.Int32
+		var panics atomic.Bool
+		h := b.batch(2, apply, on(b.newStore(pool.DB)), func(b *millrace.Batch) {
+			b.Inbox.MessageTime = func(*message.Message) (time.Time, bool) {
+				if panics.Load() && asked.Add(1) > 2 { // where both were admitted, the next call is in the transaction
+					panic("no")
+				}
+				return time.Time{}, false
+			}
+		})
+		pool.Set(faults.Plan{Before: faults.Lose("millrace_claims")})
+		for _, err := range b.errs(start(h, newMessages(2))) {
+			require.ErrorIs(t, err, inbox.ErrUnavailable)
+		}
+		pool.Set(faults.Plan{})
+		panics.Store(true)
+		var panicked atomic.Int32
+		b.errs(start(func(msg *message.Message) (produced []*message.Message, err error) {
+			defer func() {
+				if recover() != nil {
+					panicked.Add(1)
+				}
+			}()
+			return h(msg)
+		}, newMessages(2)))
+		require.Positive(t, panicked.Load())
+		panics.Store(false)
+		msgs := newMessages(2)
+		b.must(h, msgs)
+		b.once(msgs)
 	})},
 }

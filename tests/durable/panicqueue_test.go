@@ -1,6 +1,7 @@
 package durable_test
 
 import (
+	"context"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -63,6 +65,27 @@ var outlivedBodies = []testdb.Body{
 		require.NoError(t, store.Close(t.Context()))
 		rig.Eventually(b, "no connection is in use", func() bool { return pool.Stats().InUse == 0 })
 	}},
+	{Name: "an observer that panics at an outage which a message without a key meets", Why: "the next delivery asks whether the database is back", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		pool := faults.Open(t, b.db)
+		var panics atomic.Bool
+		var told atomic.Int32
+		store := rig.NewStore(t, pool.DB, inbox.Config{Observers: []inbox.Observer{inbox.On(func(context.Context, inbox.Event) {
+			told.Add(1)
+			trip(panics.Load())
+		}, inbox.KindOutage)}})
+		durable := quick(store)
+		durable.Key = inbox.ByJSON("order_id")
+		s := b.inboxed(durable, effect)
+		pool.Set(faults.Plan{Before: faults.Lose("INSERT INTO millrace_messages")})
+		for _, panicking := range []bool{false, true} {
+			panics.Store(panicking)
+			assert.False(t, s.deliver(broken("a")))
+		}
+		assert.EqualValues(t, 2, told.Load())
+		panics.Store(false)
+		pool.Set(faults.Plan{})
+		s.handles(order("b", 1))
+	})},
 	{Name: "an observer that panics for what is closed unseen", Why: "a copy of what was completed is closed, and the next is delivered", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		q := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: consumer})
 		closed := replayed(newBad(bad))

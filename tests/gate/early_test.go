@@ -238,6 +238,28 @@ func TestAMiddlewareThatChangesVersions(t *testing.T) {
 	}))
 }
 
+// Starts may answer otherwise before a middleware that unpacks messages than at the gate, which decides about a gap all the same.
+func TestStartsBeforeAMiddlewareThatUnpacks(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.queued(b.store)
+		var tries atomic.Int64
+		unpack := func(h message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				if msg.Metadata.Get("counted") != "" && tries.Add(1) > 2 {
+					return nil, errFails // else it might be tried for ever
+				}
+				return h(marked(msg, "unpacked"))
+			}
+		}
+		starts := func(msg *message.Message) bool { return msg.Metadata.Get("unpacked") == "" }
+		h := b.between(unpack, millrace.VersionGate{Starts: starts})
+		b.crowd(h)
+		must(t, h, change("a", 1), marked(change("a", 3), "counted"))
+		assert.Equal(t, 1, b.open(admin.Held))
+	}))
+}
+
 // A source of which nothing is left but messages that wait delivers no predecessor. They give way.
 func TestASourceWhoseMessagesAllWait(t *testing.T) {
 	t.Parallel()

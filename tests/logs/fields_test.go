@@ -59,6 +59,7 @@ var saidOf = map[string][]string{
 	"outbox: the relay's share changed":                               {"shards", "of"},
 	"inbox: a transaction was ended that is not the handler's to end": append([]string{"reason"}, who...),
 	"inbox: the handler succeeded without taking its transaction: use inbox.Tx, or exclude it with Skip; said once per consumer": who,
+	"inbox: a message was handled and then neither acked nor nacked, so its key is free again":                                   who,
 }
 
 func TestLogLinesTellWhoAndWhy(t *testing.T) {
@@ -232,6 +233,15 @@ func (l *logged) leases() {
 		l.exec(`DELETE FROM millrace_leases`)
 		return nil, nil
 	}), secretMessage())
+	d.Lease = 100 * time.Millisecond
+	h := d.Middleware(func(*message.Message) ([]*message.Message, error) { return []*message.Message{secretMessage()}, nil })
+	failed := l.events.Count("failed")
+	l.deliver(func(msg *message.Message) ([]*message.Message, error) {
+		copied := msg.Copy()
+		copied.SetContext(msg.Context())
+		return h(copied)
+	}, secretMessage())
+	require.Eventually(l, func() bool { return l.events.Count("failed") > failed }, rig.Patience, 5*time.Millisecond)
 }
 
 // queue has a message fail until it is parked.
