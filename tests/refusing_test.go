@@ -128,7 +128,7 @@ func TestADatabaseThatIsFull(t *testing.T) {
 	defer load.stop()
 	<-time.After(watched)
 	assert.Less(t, load.nacked.Load(), int64(mostHeldBack), "a storm")
-	assert.Positive(t, load.nacked.Load())
+	rig.Eventually(t, "it is nacked", func() bool { return load.nacked.Load() > 0 }) // on a busy machine later
 	size.Store(1)
 }
 
