@@ -124,22 +124,35 @@ func (s *Store) Logger() watermill.LoggerAdapter { return s.log }
 
 // slot waits for the right to hold a transaction.
 func (s *Store) slot(ctx context.Context) (leave func(), err error) {
-	if s.dialect.OneWriter {
-		return s.db.Enter(ctx)
-	}
 	s.slotsOnce.Do(func() {
 		s.slots = make(chan struct{}, s.maxInFlight())
 		s.leaveSlot = func() { <-s.slots }
 	})
 	select {
 	case s.slots <- struct{}{}:
-		return s.leaveSlot, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+	if !s.dialect.OneWriter {
+		return s.leaveSlot, nil
+	}
+	// One delivery at a time asks for the writer's turn. What else writes, such as a relay that must extend
+	// its lease, would wait for all that ask before it.
+	leaveTurn, err := s.db.Enter(ctx)
+	if err != nil {
+		s.leaveSlot()
+		return nil, err
+	}
+	return func() {
+		leaveTurn()
+		s.leaveSlot()
+	}, nil
 }
 
 func (s *Store) maxInFlight() int {
+	if s.dialect.OneWriter {
+		return 1
+	}
 	if s.config.MaxInFlight > 0 {
 		return s.config.MaxInFlight
 	}

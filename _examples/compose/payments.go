@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -62,7 +63,7 @@ func payments(ctx context.Context, db *sqlx.DB) error {
 			return nil
 		}
 	})
-	return errors.Join(group.Wait(), store.Close(context.WithoutCancel(ctx)), t.stop(ctx))
+	return errors.Join(group.Wait(), closed(ctx, store), t.stop(ctx))
 }
 
 // consume handles payments from RabbitMQ, and stores those that fail.
@@ -139,5 +140,12 @@ func pages(ctx context.Context, db *sqlx.DB) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(serve(ctx, h), store.Close(context.WithoutCancel(ctx)))
+	return errors.Join(serve(ctx, h), closed(ctx, store))
+}
+
+// closed closes the store. A handler that hangs does not keep the process from ending.
+func closed(ctx context.Context, store *inbox.Store) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	return store.Close(ctx)
 }

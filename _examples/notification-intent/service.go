@@ -30,7 +30,10 @@ func newService(db *sqlx.DB, broker message.Publisher, sub message.Subscriber, p
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	relay, err := outbox.NewRelay(db, broker, outbox.RelayConfig{Lease: 2 * time.Second, Poll: 50 * time.Millisecond})
+	relay, err := outbox.NewRelay(db, broker, outbox.RelayConfig{
+		// They are 15 s and 1 s by default: a demo is in more of a hurry.
+		Lease: 2 * time.Second, Poll: 50 * time.Millisecond,
+	})
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -42,7 +45,7 @@ func newService(db *sqlx.DB, broker message.Publisher, sub message.Subscriber, p
 	router.AddHandler("shop", "orders", sub, "mails", out, take).AddMiddleware(
 		millrace.Inbox{Store: store, Outbox: out}.Middleware)
 	router.AddConsumerHandler("sender", "mails", sub, sender{provider: provider}.send).AddMiddleware(
-		millrace.Deduplicate{Claims: store.Leases(), Lease: time.Second}.Middleware)
+		millrace.Deduplicate{Claims: store.Leases(), Lease: time.Second}.Middleware) // a minute by default
 	return router, store, relay, nil
 }
 
@@ -71,8 +74,8 @@ var client = &http.Client{Transport: &httpkey.Transport{Required: true}}
 func (s sender) send(msg *message.Message) error {
 	_, err := inbox.Step{
 		Name:       "mail",
-		Idempotent: true, // the provider honours the key: after a crash it is asked again
-		Lease:      time.Second,
+		Idempotent: true,        // the provider honours the key: after a crash it is asked again
+		Lease:      time.Second, // a minute by default
 		Do: func(ctx context.Context, _ string) ([]byte, error) {
 			return s.post(ctx, string(msg.Payload))
 		},

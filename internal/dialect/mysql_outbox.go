@@ -16,9 +16,11 @@ const (
 // MariaDB reads a whole key to find the message before another one. So SelectPending searches for it only
 // in a short key; for a long one it returns -1. MySQL would sort the whole key for an order by id alone.
 var mysqlOutbox = Outbox{
+	// Outside of a transaction MariaDB computes a number that is out of range: an error in each sql_mode. A NULL
+	// is none where the mode is not strict and the INSERT has several rows.
 	Insert: `
 		INSERT INTO millrace_outbox (key_hash, topic, order_key, uuid, event_type, metadata, payload, cause, created_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, /*M! IF(@@in_transaction, */ {now} /*M! , NULL) */)`,
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, /*M! ~0 * (1 - @@in_transaction) + */ {now})`,
 	SelectGuard: `SELECT /*M! 1 + */ 0`, // true on MariaDB, which reads the comments in Insert too
 
 	SelectPending: `

@@ -173,8 +173,8 @@ func newPublisher(from source, broker amqp.Config, config PublisherConfig) *Publ
 // then each is in every queue that is bound to get it, and on disk if it is persistent.
 //
 // If some of several messages failed, it returns an *outbox.PartialError with an error or nil for
-// each; any other error says that none was sent. It never reports an unconfirmed message as
-// published; such a message may have arrived all the same.
+// each; after any other error each of them may have arrived or not. It never reports an unconfirmed
+// message as published; such a message may have arrived all the same.
 //
 // An error is outbox.ErrPermanent if the message itself is the reason: no queue takes it, it is
 // larger than RabbitMQ allows, it cannot be marshalled, the topic gives an exchange or a routing key of
@@ -195,6 +195,11 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	}
 	if len(messages) == 0 {
 		return nil
+	}
+	for n, msg := range messages {
+		if msg == nil {
+			return errorf("publish to topic %q: message %d of %d is nil", topic, n+1, len(messages))
+		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), p.config.Timeout)
 	defer cancel()

@@ -245,14 +245,37 @@ func (e expiring) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	return p, err
 }
 
+// A message that is nil is an error, and none of the call is sent.
+func TestPublishRefusesANilMessage(t *testing.T) {
+	a := newAdmin(t, uri(t))
+	topic := a.queue(nil)
+	p := publisher(t, rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{}), rabbitmq.PublisherConfig{})
+	require.ErrorContains(t, p.Publish(topic, newMessages(1)[0], nil), "message 2 of 2 is nil")
+	require.NoError(t, p.Publish(topic, newMessages(1)...))
+	assert.Equal(t, 1, a.ready(topic))
+}
+
+// careless is a marshaler that panics.
+type careless struct{ rabbitmq.Marshaler }
+
+func (c careless) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+	if msg.Metadata.Get("panic") != "" {
+		panic("careless")
+	}
+	return c.Marshaler.Marshal(msg)
+}
+
 // The panic is the caller's, who may recover from it, and costs no channel.
 func TestPublishPanicsWhereItWasCalled(t *testing.T) {
 	a := newAdmin(t, uri(t))
 	topic, broker := a.queue(nil), rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{})
 	broker.Publish.ChannelPoolSize = 1
+	broker.Marshaler = careless{}
 	p := publisher(t, broker, rabbitmq.PublisherConfig{})
 	for range 3 {
-		require.Panics(t, func() { _ = p.Publish(topic, newMessages(1)[0], nil) })
+		msgs := newMessages(2)
+		msgs[1].Metadata.Set("panic", "yes")
+		require.PanicsWithValue(t, "careless", func() { _ = p.Publish(topic, msgs...) })
 	}
 	require.NoError(t, p.Publish(topic, newMessages(1)...))
 }

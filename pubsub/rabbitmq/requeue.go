@@ -279,7 +279,7 @@ func (r *requeue) send(ctx context.Context, letters []*letter) (stop error) {
 	case errors.As(err, &partial):
 		errs = partial.Errors
 	case err != nil && len(letters) > 1:
-		return err // none was sent
+		return err // none is known to be sent
 	default:
 		errs[0] = err
 	}

@@ -46,7 +46,8 @@ type Queues struct {
 	// Read dead letters as a topic of [NewQueueConfig] with the same Quorum.
 	DeadLetters bool
 
-	// DeliveryLimit is for a quorum queue with DeadLetters. Defaults to 20.
+	// DeliveryLimit is for a quorum queue with DeadLetters. Defaults to 20, which an inbox without
+	// pubsub.Durable uses up when its database is away for a minute: set it to thousands there.
 	DeliveryLimit int
 }
 

@@ -79,8 +79,9 @@
 // and on MySQL by
 //
 //	DELETE FROM `watermill_orders` WHERE `offset` <= (
-//		SELECT MIN(COALESCE(offset_acked, 0)) FROM `watermill_offsets_orders`)
+//		SELECT MIN(COALESCE(offset_acked, 0)) FROM `watermill_offsets_orders`
+//		WHERE consumer_group <> 'millrace-publishers')
 //
-// A group that no longer exists keeps everything; delete its row. A new group begins with what is
+// Where no group has a row, they delete nothing. A group that no longer exists keeps everything; delete its row. A new group begins with what is
 // still there.
 package watermillsql

@@ -160,9 +160,24 @@ func TestDeleteWhatIsAcked(t *testing.T) {
 			(&billing{T: t, db: db}).drained("orders", group, reads)
 			require.NoError(t, s.Close())
 		}
-		exec(t, db, documented(t, map[string]string{"postgres": `DELETE FROM "`, "mysql": "DELETE FROM `"}[db.Dialect]))
+		deleteAcked(t, db)
 		var left []string
 		require.NoError(t, db.SelectContext(t.Context(), &left, `SELECT uuid FROM watermill_orders`))
 		assert.Equal(t, []string{"3"}, left)
 	})
+}
+
+// Before the first group has come, nothing is acked.
+func TestDeleteNothingThatNoGroupHasAcked(t *testing.T) {
+	each(t, func(t *testing.T, db *testdb.DB) {
+		publish(t, newPublisher(t, db, "orders"), "orders", "1", "2", "3")
+		deleteAcked(t, db)
+		assert.Equal(t, 3, db.Count(t, `SELECT COUNT(*) FROM watermill_orders`))
+	})
+}
+
+// deleteAcked runs the statement of the documentation.
+func deleteAcked(t *testing.T, db *testdb.DB) {
+	t.Helper()
+	exec(t, db, documented(t, map[string]string{"postgres": `DELETE FROM "`, "mysql": "DELETE FROM `"}[db.Dialect]))
 }

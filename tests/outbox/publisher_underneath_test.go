@@ -39,6 +39,18 @@ func TestATransactionThatTheServerEnded(t *testing.T) {
 				assert.NotContains(o, o.stored(), "b")
 			}
 		}},
+		behaviour{"of InTx, before several messages and where sql_mode is not strict", func(o *office) {
+			o.db = o.db.Open(o.T, testdb.Params("sql_mode", "''"))
+			o.out = o.publisher()
+			for _, end := range []ending{(*office).deadlock, schemaStatement} {
+				err := outbox.InTx(o.Context(), o.db.DB, func(ctx context.Context, tx *sqlx.Tx) error {
+					require.NoError(o, end(o, tx))
+					return o.put(ctx, "a", "b")
+				})
+				require.ErrorIs(o, err, outbox.ErrTxEnded)
+				assert.Empty(o, o.stored())
+			}
+		}},
 		behaviour{"of WithTx", func(o *office) {
 			for _, kind := range []func(tx *sqlx.Tx) outbox.Tx{
 				func(tx *sqlx.Tx) outbox.Tx { return tx }, func(tx *sqlx.Tx) outbox.Tx { return tx.Tx },

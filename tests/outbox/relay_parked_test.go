@@ -3,10 +3,14 @@ package outbox_test
 import (
 	"context"
 	"fmt"
+	"math"
+	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -232,6 +236,27 @@ var relayParkedBodies = []testdb.Body{
 		assert.Contains(t, lines[1], ids[0], "whole")
 		assert.Contains(t, lines[2], ids[1], "whole")
 	}},
+	{Name: "parked by hand after a restore", Why: "docs/outbox.md says how", Run: strictly(func(t *testing.T, p *post, b *strict) {
+		relay := p.relayTo(b, func(c *outbox.RelayConfig) { c.Retention = time.Hour })
+		kept := p.store("orders", b.letters("", 1)...)[0]
+		p.awaitStatus(kept, rowSent)
+		require.NoError(t, relay.stop())
+		unsent := b.letters("", 2)
+		b.excuse(unsent...)
+		p.store("orders", unsent...)
+		p.db.Do(t, `UPDATE millrace_outbox SET status = ?, due_at = created_at + 3600000000 WHERE uuid = ?`, rowRetry, unsent[1].UUID)
+
+		guide, err := os.ReadFile("../../docs/outbox.md")
+		require.NoError(t, err)
+		statement := regexp.MustCompile("`(UPDATE millrace_outbox SET status = 3[^`]*)…`").FindSubmatch(guide)
+		require.NotNil(t, statement)
+		p.db.Do(t, string(statement[1])+strconv.Itoa(math.MaxInt64))
+		n, err := p.out.DiscardAll(t.Context(), "", ann, nil)
+		require.NoError(t, err)
+		assert.Equal(t, 2, n)
+		assert.Equal(t, rowSent, p.row(kept).Status)
+		assert.Equal(t, 1, p.rows())
+	})},
 }
 
 func holding(c *outbox.RelayConfig) { c.MaxAttempts = 1 }

@@ -79,7 +79,10 @@ func decode[E any](msg *message.Message) (event E, err error) {
 // which keep what cannot be handled as dead letters. Prefix starts the names of exchanges
 // and queues.
 func Broker(uri, prefix, service string) amqp.Config {
-	c := rabbitmq.NewPubSubConfig(uri, service, rabbitmq.Queues{Quorum: true, DeadLetters: true})
+	c := rabbitmq.NewPubSubConfig(uri, service, rabbitmq.Queues{
+		Quorum: true, DeadLetters: true,
+		DeliveryLimit: 10_000, // 20, the default, are used up when the database is away for a minute
+	})
 	exchange, queue := c.Exchange.GenerateName, c.Queue.GenerateName
 	c.Exchange.GenerateName = func(topic string) string { return prefix + exchange(topic) }
 	c.Queue.GenerateName = func(topic string) string { return prefix + queue(topic) }
