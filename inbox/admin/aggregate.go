@@ -160,7 +160,7 @@ func (a *Admin) raise(ctx context.Context, tx *sqlx.Tx, consumer int32, id []byt
 // consumer's handlers in every process and empty the projection. Parked messages stay; held
 // messages are made due. A claim stays while the broker may lack its outcome. The journal stays, to
 // be replayed; an entry goes when its message is handled again. To rebuild beside the running
-// consumer, raise its Epoch instead.
+// consumer, have a second one under another name, or, without pubsub.Durable, with a higher Epoch.
 func (a *Admin) Forget(ctx context.Context, consumer string, epoch int, by Operator) error {
 	if err := by.Validate(); err != nil {
 		return err
