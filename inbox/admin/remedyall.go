@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/stored"
 )
@@ -105,7 +106,7 @@ func (a *Admin) forAll(
 		return 0, err
 	}
 	if f.Status != 0 && !allowed(f.Status) {
-		return 0, fmt.Errorf("%s messages do not allow that", f.Status)
+		return 0, fmt.Errorf("%s messages do not allow that: %w", f.Status, inbox.ErrWrongState)
 	}
 	if err := a.mayDoMany(ctx, &pace); err != nil {
 		return 0, err
