@@ -143,16 +143,16 @@ var remedyBodies = []testdb.Body{
 			require.ErrorIs(t, err, errBoom)
 			assert.Zero(t, n)
 			assert.Equal(t, before, b.find(admin.Filter{}))
-			assert.Equal(t, []int{1, 1}, []int{b.audited("retry"), b.audited("undo retry")})
+			assert.Equal(t, []int{2, 2}, []int{b.audited("retry"), b.audited("undo retry")}, "the second in a row ends the call")
 			eve, meanwhile := admin.Operator{Name: "eve", Reason: ada.Reason}, &rig.Publisher{}
-			n, err = ops.RetryAll(t.Context(), admin.Filter{}, ada, refuses(func() {
+			n, err = ops.RetryAll(t.Context(), admin.Filter{}, ada, refuses(sync.OnceFunc(func() {
 				require.NoError(t, ops.Retry(t.Context(), before[1].ID, eve, meanwhile))
-			}), admin.Pace{})
+			})), admin.Pace{})
 			require.ErrorIs(t, err, errBoom)
 			assert.Zero(t, n)
 			assert.Len(t, meanwhile.Messages(), 1)
 			assert.Equal(t, 1, b.open(admin.FailedRetryable), "eve's retry stands")
-			assert.Equal(t, 1, b.audited("undo retry"))
+			assert.Equal(t, 3, b.audited("undo retry"))
 			b.db.Do(t, `UPDATE millrace_messages SET status = ? WHERE status = ?`, before[1].Status, admin.FailedRetryable)
 			broker.FailWith(nil)
 			n, err = ops.RetryAll(t.Context(), admin.Filter{}, ada, broker, admin.Pace{})
@@ -160,6 +160,26 @@ var remedyBodies = []testdb.Body{
 			assert.Equal(t, 2, n)
 			assert.Len(t, broker.Messages(), 2)
 		})},
+	{Name: "many are sent back, and the publisher refuses one", Why: "it concerns one message only, in batches of any size", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		s, _ := b.stuck(3)
+		require.NoError(t, s.router.Close())
+		b.unserve()
+		first, ops := b.find(admin.Filter{})[0], admin.New(b.store)
+		for _, batch := range []int{0, 1} {
+			broker := refusesOne(first.UUID)
+			n, err := ops.RetryAll(t.Context(), admin.Filter{}, ada, broker, admin.Pace{PerSecond: batch})
+			require.ErrorIs(t, err, errBoom)
+			assert.Equal(t, 2, n)
+			assert.Equal(t, []admin.Message{first}, b.find(admin.Filter{Status: first.Status}), "it waits for an operator again")
+			b.db.Do(t, `UPDATE millrace_messages SET status = ? WHERE status = ?`, first.Status, admin.FailedRetryable)
+		}
+		before := b.find(admin.Filter{})
+		n, err := ops.RetryAll(t.Context(), admin.Filter{}, ada, refuses(func() {}), admin.Pace{PerSecond: 1})
+		require.ErrorIs(t, err, errBoom)
+		assert.Zero(t, n)
+		assert.Equal(t, before, b.find(admin.Filter{}))
+		assert.Equal(t, 4, b.audited("undo retry"), "the second in a row ends the call, also in another batch")
+	})},
 	{Name: "a call for many whose Progress panics", Why: "Mark is behind the batch that is done", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.stuck(2)
 		var mark int64
@@ -365,9 +385,3 @@ var remedyBodies = []testdb.Body{
 		assert.Len(t, story.Audit, 2, "its own decision, and that about the collision with it")
 	})},
 }
-
-// refuses is a publisher that fails after it has called a function.
-type refuses func()
-
-func (f refuses) Publish(string, ...*message.Message) error { f(); return errBoom }
-func (refuses) Close() error                                { return nil }
