@@ -14,8 +14,8 @@ import (
 
 // Allow marks replayed msgs in the queue so that the consumer handles them even if it refuses
 // replayed messages; see [ReplayRefuse]. It makes due those that are parked because they were
-// refused. Call it in the transaction of [Queue.Put].
-func (q *Queue) Allow(ctx context.Context, by stored.Operator, msgs ...*message.Message) error {
+// refused. Call it in the transaction of [Queue.Put], with its topic.
+func (q *Queue) Allow(ctx context.Context, by stored.Operator, topic string, msgs ...*message.Message) error {
 	if err := by.Validate(); err != nil {
 		return err
 	}
@@ -23,7 +23,7 @@ func (q *Queue) Allow(ctx context.Context, by stored.Operator, msgs ...*message.
 	if err == nil {
 		err = q.store.db.Write(ctx, func(tx *sqlx.Tx) error {
 			for _, msg := range msgs {
-				if err := q.allow(ctx, tx, by, id, msg); err != nil {
+				if err := q.allow(ctx, tx, by, id, topic, msg); err != nil {
 					return fmt.Errorf("message %q: %w", msg.UUID, err)
 				}
 			}
@@ -33,9 +33,11 @@ func (q *Queue) Allow(ctx context.Context, by stored.Operator, msgs ...*message.
 	return q.explain(fmt.Sprintf("allow %d replayed messages", len(msgs)), err)
 }
 
-func (q *Queue) allow(ctx context.Context, tx *sqlx.Tx, by stored.Operator, consumer int32, msg *message.Message) error {
+func (q *Queue) allow(
+	ctx context.Context, tx *sqlx.Tx, by stored.Operator, consumer int32, topic string, msg *message.Message,
+) error {
 	s := q.store
-	a, err := q.arrival("", msg)
+	a, err := q.arrival(topic, msg)
 	if err == nil && a.status == stored.FailedTerminal {
 		err = errors.New(a.text)
 	}

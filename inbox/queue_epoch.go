@@ -18,8 +18,8 @@ import (
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
-// epochLook is how often a queue looks for open messages of older epochs, whose processes may still
-// run.
+// epochLook is how often a queue without an OrderKey looks for open messages of older epochs, whose
+// processes may still run.
 const epochLook = 10 * time.Second
 
 // olderEpochs is what a queue knows about the epochs before its own.
@@ -34,7 +34,7 @@ func (q *Queue) adopt(ctx context.Context, consumer int32) (left bool, err error
 	q.adopting.Lock()
 	defer q.adopting.Unlock()
 	o := &q.older
-	if q.name.Epoch == 0 || !o.left && time.Since(o.looked) < epochLook {
+	if q.name.Epoch == 0 || !o.left && q.config.OrderKey == nil && time.Since(o.looked) < epochLook {
 		return false, nil
 	}
 	var ids []int32
@@ -45,17 +45,24 @@ func (q *Queue) adopt(ctx context.Context, consumer int32) (left bool, err error
 	}
 	o.left = false
 	for _, from := range ids {
-		if err := q.adoptFrom(ctx, from, consumer); err != nil {
-			return false, err
+		open, err := q.hasOpen(ctx, from)
+		if err == nil && open {
+			if err = q.adoptFrom(ctx, from, consumer); err == nil {
+				open, err = q.hasOpen(ctx, from)
+			}
 		}
-		var open bool
-		if err := q.store.db.GetContext(ctx, &open, q.store.dialect.Queue.SelectOpen, from); err != nil {
-			return false, q.store.db.Noticed(err)
+		if err != nil {
+			return false, err
 		}
 		o.left = o.left || open
 	}
 	o.looked = time.Now()
 	return o.left, nil
+}
+
+func (q *Queue) hasOpen(ctx context.Context, consumer int32) (open bool, err error) {
+	err = q.store.db.GetContext(ctx, &open, q.store.dialect.Queue.SelectOpen, consumer)
+	return open, q.store.db.Noticed(err)
 }
 
 // adoptFrom moves all messages of one older epoch that no process works on.

@@ -80,7 +80,7 @@ func (t toQueue) put(ctx context.Context, items []item, allowed *admin.Operator)
 		if err := t.to.Put(ctx, topic, msgs...); err != nil || allowed == nil {
 			return err
 		}
-		return t.to.Allow(ctx, *allowed, msgs...)
+		return t.to.Allow(ctx, *allowed, topic, msgs...)
 	})
 }
 

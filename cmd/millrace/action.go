@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/spf13/cobra"
@@ -26,6 +27,7 @@ type action struct {
 	one        func(context.Context, *inbox.Store, int64, admin.Operator) error
 	all        func(context.Context, *inbox.Store, admin.Filter, admin.Operator, admin.Pace) (int, error)
 	needsQueue func() bool
+	allows     func(admin.Status) bool
 
 	selected *selection
 	ids      []int64
@@ -68,6 +70,9 @@ func (act *action) run(ctx context.Context, args []string) error {
 	f, err := act.selected.filter()
 	if err != nil {
 		return err
+	}
+	if f.Status != 0 && !act.allows(f.Status) {
+		return usagef("--status %s: millrace %s takes %s", act.selected.status, act.name, strings.Join(namesOf(act.allows), ", "))
 	}
 	store, err := act.store(ctx)
 	if err != nil {

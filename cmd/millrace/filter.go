@@ -24,6 +24,16 @@ func statusNames() []string {
 	return names
 }
 
+// namesOf returns the names of the statuses that are allowed.
+func namesOf(allowed func(admin.Status) bool) (names []string) {
+	for i, name := range statusNames() {
+		if allowed(statuses[i]) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // selection holds the flags that select messages.
 type selection struct {
 	consumer, status, topic string

@@ -129,6 +129,11 @@ func (r *replaying) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if known, err := replayer.Status(ctx, args[0]); err == nil { // if not, Plan says so
+		if err := notCancelled(known); err != nil {
+			return err
+		}
+	}
 	request.PerSecond = r.rate
 	request.By = admin.Operator{Name: "nobody", Reason: "a proposal"}
 	plan, err := replayer.Plan(ctx, request)

@@ -182,6 +182,9 @@ func (a *app) replayResumeCommand() *cobra.Command {
 		if errors.Is(err, replay.ErrNotFound) {
 			return notFoundf("there is no replay %q: millrace replay list shows those there are", args[0])
 		}
+		if err == nil {
+			err = notCancelled(status)
+		}
 		if err != nil {
 			return err
 		}
@@ -196,6 +199,14 @@ func (a *app) replayResumeCommand() *cobra.Command {
 		return a.carryOut(ctx, replayer, request, 0)
 	})
 	return cmd
+}
+
+// notCancelled refuses to go on with a replay that was cancelled.
+func notCancelled(s replay.Status) error {
+	if s.State == replay.Cancelled {
+		return moved("replay %q was cancelled: start a new one under another name", s.Name)
+	}
+	return nil
 }
 
 func (a *app) replayCancelCommand() *cobra.Command {

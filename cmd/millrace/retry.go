@@ -43,6 +43,7 @@ Without --yes it shows what it would do, and exits with 2.`,
 		return admin.New(s).RetryAll(ctx, f, by, to, pace)
 	}
 	act.needsQueue = func() bool { return !*through }
+	act.allows = admin.Status.Retryable
 	return act.command(cmd)
 }
 
@@ -64,5 +65,6 @@ with 2.`,
 		return admin.New(s).DiscardAll(ctx, f, by, pace)
 	}
 	act.needsQueue = func() bool { return false }
+	act.allows = admin.Status.Stuck
 	return act.command(cmd)
 }

@@ -159,8 +159,9 @@ func (a *Admin) raise(ctx context.Context, tx *sqlx.Tx, consumer int32, id []byt
 // projection: it deletes the consumer's claims and the versions of its aggregates. First stop the
 // consumer's handlers in every process and empty the projection. Parked messages stay; held
 // messages are made due. A claim stays while the broker may lack its outcome. The journal stays, to
-// be replayed; an entry goes when its message is handled again. To rebuild beside the running
-// consumer, raise its Epoch instead.
+// be replayed: an entry keeps its payload even if its message is handled again with another one. To
+// rebuild beside the running consumer, have a second one under another name, or, without
+// pubsub.Durable, with a higher Epoch.
 func (a *Admin) Forget(ctx context.Context, consumer string, epoch int, by Operator) error {
 	if err := by.Validate(); err != nil {
 		return err

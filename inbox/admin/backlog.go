@@ -22,7 +22,7 @@ type Backlog struct {
 	Served   bool // a queue serves the consumer, in some process
 
 	Due            Count // RECEIVED, or FAILED_RETRYABLE and due: deliverable now
-	Waiting        Count // FAILED_RETRYABLE, not due yet
+	Waiting        Count // RECEIVED or FAILED_RETRYABLE, not due yet
 	Taken          Count // RECEIVED or FAILED_RETRYABLE, and leased: about to be delivered
 	InProgress     Count // IN_PROGRESS: with a handler
 	Stale          Count // IN_PROGRESS, but the lease ended: its process gave no answer
@@ -33,7 +33,8 @@ type Backlog struct {
 
 	// OldestPending is how long the oldest message that is RECEIVED or FAILED_RETRYABLE has waited since
 	// it was stored, or, if an operator retried it and no attempt failed since, since it became due.
-	// It is that of the first CountTo messages. OldestHeld is the age of the oldest HELD one.
+	// It leaves out a message whose NotBefore has not come, and is that of the first CountTo messages.
+	// OldestHeld is the age of the oldest HELD one.
 	OldestPending time.Duration
 	OldestHeld    time.Duration
 
@@ -119,7 +120,7 @@ func (a *Admin) countOpen(ctx context.Context, consumer int32, b *Backlog, now t
 func (a *Admin) countLeased(ctx context.Context, consumer int32, b *Backlog, at int64, most int) error {
 	var due Count
 	for status, count := range map[Status]struct{ lapsed, leased, rest *Count }{
-		Received:        {lapsed: &due, leased: &b.Taken, rest: new(Count)},
+		Received:        {lapsed: &due, leased: &b.Taken, rest: &b.Waiting},
 		InProgress:      {lapsed: &b.Stale, leased: &b.InProgress, rest: new(Count)},
 		FailedRetryable: {lapsed: &due, leased: &b.Taken, rest: &b.Waiting},
 	} {
@@ -148,9 +149,9 @@ func (a *Admin) countOldest(ctx context.Context, consumer int32, b *Backlog, at 
 	db := a.rows.Reader(ctx)
 	for _, of := range []struct {
 		status Status
-		look   int // retried messages are not in the order of their ages
+		look   int // retried and delayed messages are not in the order of their ages
 		oldest *time.Duration
-	}{{Received, 1, &b.OldestPending}, {FailedRetryable, most, &b.OldestPending}, {Held, 1, &b.OldestHeld}} {
+	}{{Received, most, &b.OldestPending}, {FailedRetryable, most, &b.OldestPending}, {Held, 1, &b.OldestHeld}} {
 		var since int64
 		if err := sqlx.GetContext(ctx, db, &since, a.rows.Dialect.Remedy.SelectOldest, at, at, consumer, of.status, of.look); err != nil {
 			return err

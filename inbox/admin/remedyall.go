@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/stored"
 )
@@ -41,13 +42,14 @@ type Pace struct {
 // ReceivedUntil, it takes messages that were stored before the call. It takes each message once, so
 // it ends even if some fail again. It works in batches and skips messages that somebody else
 // changed meanwhile, and those that it cannot read or send back: the error at its end, also at the end
-// of ctx, says why of one. A message that to refuses waits for an operator again. RetryAll returns the
-// number of messages that will be handled now, also with an error or at the end of ctx: another call
-// does the rest. The audit has one entry of it for each consumer, see [Admin.AuditMessages].
+// of ctx, says why of one. A message that to refuses waits for an operator again; at the second in a row
+// RetryAll ends. It returns the number of messages that will be handled now, also with an error or at
+// the end of ctx: another call does the rest. The audit has one entry of it for each consumer, see
+// [Admin.AuditMessages].
 func (a *Admin) RetryAll(ctx context.Context, f Filter, by Operator, to message.Publisher, pace Pace) (retried int, err error) {
-	bulk := pace.bulk(by, stored.Retry, f.String())
+	bulk, refused := pace.bulk(by, stored.Retry, f.String()), false
 	retried, err = a.forAll(ctx, f, by, pace, Status.Retryable, func(rows []stored.Message) (int, error) {
-		return a.retryBatch(ctx, rows, bulk, to)
+		return a.retryBatch(ctx, rows, bulk, to, &refused)
 	})
 	a.sayAll(by, stored.Retry, f, retried)
 	if err != nil {
@@ -105,7 +107,7 @@ func (a *Admin) forAll(
 		return 0, err
 	}
 	if f.Status != 0 && !allowed(f.Status) {
-		return 0, fmt.Errorf("%s messages do not allow that", f.Status)
+		return 0, fmt.Errorf("%s messages do not allow that: %w", f.Status, inbox.ErrWrongState)
 	}
 	if err := a.mayDoMany(ctx, &pace); err != nil {
 		return 0, err
@@ -194,11 +196,14 @@ func (p Pace) wait(ctx context.Context, began time.Time, done int) error {
 
 // retryBatch makes the messages due that a queue serves, all at once, and sends back the others one
 // by one, so that a failure to publish concerns one message only. It returns an unsendableError if it
-// did all others.
-func (a *Admin) retryBatch(ctx context.Context, rows []stored.Message, bulk stored.Bulk, to message.Publisher) (done int, err error) {
+// did all others. The publisher's second refusal in a row ends it: refused says whether the last message was.
+func (a *Admin) retryBatch(
+	ctx context.Context, rows []stored.Message, bulk stored.Bulk, to message.Publisher, refused *bool,
+) (done int, err error) {
 	served := make(map[stored.Name]bool)
 	var left error
 	var unsendable *unsendableError
+	var unsent *unsentError
 	var due []stored.Message
 	for _, row := range rows {
 		live, known := served[row.Of()]
@@ -218,8 +223,11 @@ func (a *Admin) retryBatch(ctx context.Context, rows []stored.Message, bulk stor
 		switch err := a.sendBackWhole(ctx, row, bulk, to); {
 		case err == nil:
 			done++
+			*refused = false
 		case errors.As(err, &unsendable):
 			left = cmp.Or(left, explain(&row, "retry", err))
+		case errors.As(err, &unsent) && !*refused:
+			left, *refused = cmp.Or(left, explain(&row, "retry", &unsendableError{err})), true
 		case !stored.IsConflict(err):
 			return done, explain(&row, "retry", err)
 		}

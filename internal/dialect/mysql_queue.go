@@ -250,7 +250,8 @@ var mysqlRemedy = Remedy{
 			LIMIT ?)) counted`,
 	SelectOldest: `
 		SELECT COALESCE(MIN(CASE
-			WHEN status <> 4 OR attempts > 0 OR due_at > ? AND lease_token = 0 THEN received_at
+			WHEN due_at > ? AND lease_token = 0 THEN CASE WHEN status <> 1 THEN received_at END
+			WHEN status <> 4 OR attempts > 0 THEN received_at
 			WHEN lease_token = 0 THEN due_at END), ?)
 		FROM (
 			SELECT status, attempts, due_at, lease_token, received_at

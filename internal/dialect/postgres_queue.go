@@ -242,7 +242,8 @@ var postgresRemedy = Remedy{
 				LIMIT $6) lined) counted`,
 	SelectOldest: `
 		SELECT COALESCE(MIN(CASE
-			WHEN status <> 4 OR attempts > 0 OR due_at > $1::BIGINT AND lease_token = 0 THEN received_at
+			WHEN due_at > $1::BIGINT AND lease_token = 0 THEN CASE WHEN status <> 1 THEN received_at END
+			WHEN status <> 4 OR attempts > 0 THEN received_at
 			WHEN lease_token = 0 THEN due_at END), $2::BIGINT)
 		FROM (
 			SELECT * FROM (

@@ -37,7 +37,8 @@ type Remedy struct {
 
 	// SelectOldest returns since when the oldest of the first messages of a consumer and a status waits: since it
 	// was stored, or, if an operator retried it and no attempt failed since, since it became due. It leaves out
-	// those of the latter that a process has. It takes the time, twice, which it returns for none.
+	// those of the latter that a process has, and those that are RECEIVED and not due yet. It takes the time, twice,
+	// which it returns for none.
 	SelectOldest string
 
 	// CountOutcomes takes the time to return as the oldest if there are no outcomes, then a consumer and a limit.

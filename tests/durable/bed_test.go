@@ -278,3 +278,20 @@ func (c *counter) of(msg *message.Message) int {
 	defer c.mu.Unlock()
 	return c.runs[msg.UUID]
 }
+
+// refusesOne is a publisher that fails for the message with a UUID.
+type refusesOne string
+
+func (f refusesOne) Publish(_ string, msgs ...*message.Message) error {
+	if msgs[0].UUID == string(f) {
+		return errBoom
+	}
+	return nil
+}
+func (refusesOne) Close() error { return nil }
+
+// refuses is a publisher that fails after it has called a function.
+type refuses func()
+
+func (f refuses) Publish(string, ...*message.Message) error { f(); return errBoom }
+func (refuses) Close() error                                { return nil }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -111,6 +112,19 @@ var backlogBodies = []testdb.Body{
 		assert.Equal(t, "1", got.Parked.String())
 		_, err := admin.New(b.store).Backlog(t.Context(), admin.BacklogOptions{CountTo: -1})
 		require.ErrorContains(t, err, "negative")
+	})},
+	{Name: "the figures of messages whose time has not come", Why: "they wait, and nothing is late", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		tomorrow := func(*message.Message) time.Time { return time.Now().Add(24 * time.Hour) }
+		b.storeIn(inbox.QueueConfig{NotBefore: tomorrow}, newMessages(3)...)
+		b.db.Do(t, `UPDATE millrace_messages SET received_at = received_at - ?`, (2 * time.Hour).Microseconds())
+		got := b.backlog(0)[0]
+		assert.Equal(t, []admin.Count{{N: 3}, {}, {}}, []admin.Count{got.Waiting, got.Due, got.Taken})
+		assert.Zero(t, got.OldestPending)
+		b.put(consumer, 0, 1)
+		b.db.Do(t, `UPDATE millrace_messages SET received_at = received_at - ?`, time.Hour.Microseconds())
+		got = b.backlog(0)[0]
+		assert.Equal(t, []admin.Count{{N: 3}, {N: 1}}, []admin.Count{got.Waiting, got.Due})
+		assert.InDelta(t, time.Hour, got.OldestPending, float64(time.Minute), "that of the one behind them")
 	})},
 	{Name: "whether a queue serves the backlog", Why: "known in every process, and it lapses", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		queue := b.put(consumer, 0, 2)

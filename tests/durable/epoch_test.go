@@ -121,6 +121,27 @@ var epochBodies = []testdb.Body{
 		assert.Equal(t, []any{admin.FailedTerminal, "for a reason"}, []any{found.Status, found.Reason})
 		b.retriedAsDistinct(other)
 	})},
+	{Name: "an order key over two epochs", Why: "what the old release has is first, also if it came a moment ago", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		one := func(*message.Message) (string, error) { return "one", nil }
+		last := b.storeIn(inbox.QueueConfig{OrderKey: one}, newMessage())
+		next := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: consumer, Epoch: 1, OrderKey: one})
+		b.takes(next, 1)
+		b.db.Do(t, `DELETE FROM millrace_messages`)
+		assert.Empty(t, rig.Take(t, next, 10), "it has looked, and nothing is left")
+		first := newMessage()
+		require.NoError(t, last.Put(t.Context(), "orders", first))
+		taken := b.takes(last, 1)
+		require.NoError(t, next.Put(t.Context(), "orders", newMessage()))
+		assert.Empty(t, rig.Take(t, next, 10), "the old release has one before it")
+		require.NoError(t, taken[0].PutBack(t.Context()))
+		rig.Eventually(b, "one is due", func() bool {
+			taken = rig.Take(t, next, 10)
+			return len(taken) == 1
+		})
+		msg, err := taken[0].Message(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, first.UUID, msg.UUID)
+	})},
 }
 
 // sharingOrder returns two messages of one order.

@@ -90,6 +90,14 @@ func (t to) Publish(topic string, msgs ...*message.Message) error {
 
 func (t to) Close() error { return nil }
 
+// leaves stops a service of which n messages are stuck.
+func (b *bed) leaves(n int) {
+	b.Helper()
+	s, _ := b.stuck(n)
+	require.NoError(b, s.router.Close())
+	b.unserve()
+}
+
 var remedyBodies = []testdb.Body{
 	{Name: "retry where a queue serves", Why: "made due there and woken, from this process or another; attempts anew", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s, msgs := b.stuck(2)
@@ -133,9 +141,7 @@ var remedyBodies = []testdb.Body{
 	})},
 	{Name: "many are sent back, and some cannot be", Why: "the others are, and what the publisher refuses waits for an operator again",
 		Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-			s, _ := b.stuck(3)
-			require.NoError(t, s.router.Close())
-			b.unserve()
+			b.leaves(3)
 			b.db.Do(t, `UPDATE millrace_messages SET topic = ? WHERE id = ?`, []byte{}, b.find(admin.Filter{})[0].ID)
 			before, ops, broker := b.find(admin.Filter{}), admin.New(b.store), &rig.Publisher{}
 			broker.FailWith(errBoom)
@@ -143,16 +149,16 @@ var remedyBodies = []testdb.Body{
 			require.ErrorIs(t, err, errBoom)
 			assert.Zero(t, n)
 			assert.Equal(t, before, b.find(admin.Filter{}))
-			assert.Equal(t, []int{1, 1}, []int{b.audited("retry"), b.audited("undo retry")})
+			assert.Equal(t, []int{2, 2}, []int{b.audited("retry"), b.audited("undo retry")}, "the second in a row ends the call")
 			eve, meanwhile := admin.Operator{Name: "eve", Reason: ada.Reason}, &rig.Publisher{}
-			n, err = ops.RetryAll(t.Context(), admin.Filter{}, ada, refuses(func() {
+			n, err = ops.RetryAll(t.Context(), admin.Filter{}, ada, refuses(sync.OnceFunc(func() {
 				require.NoError(t, ops.Retry(t.Context(), before[1].ID, eve, meanwhile))
-			}), admin.Pace{})
+			})), admin.Pace{})
 			require.ErrorIs(t, err, errBoom)
 			assert.Zero(t, n)
 			assert.Len(t, meanwhile.Messages(), 1)
 			assert.Equal(t, 1, b.open(admin.FailedRetryable), "eve's retry stands")
-			assert.Equal(t, 1, b.audited("undo retry"))
+			assert.Equal(t, 3, b.audited("undo retry"))
 			b.db.Do(t, `UPDATE millrace_messages SET status = ? WHERE status = ?`, before[1].Status, admin.FailedRetryable)
 			broker.FailWith(nil)
 			n, err = ops.RetryAll(t.Context(), admin.Filter{}, ada, broker, admin.Pace{})
@@ -162,9 +168,7 @@ var remedyBodies = []testdb.Body{
 		})},
 	{Name: "a call for many that ends before all were sent back", Why: "it says what cannot be: the next call does not look there",
 		Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-			s, _ := b.stuck(3)
-			require.NoError(t, s.router.Close())
-			b.unserve()
+			b.leaves(3)
 			b.db.Do(t, `UPDATE millrace_messages SET topic = ? WHERE id = ?`, []byte{}, b.find(admin.Filter{})[0].ID)
 			ctx, cancel := context.WithCancel(t.Context())
 			var mark int64
@@ -177,6 +181,24 @@ var remedyBodies = []testdb.Body{
 			require.NoError(t, err)
 			assert.Equal(t, 1, n)
 		})},
+	{Name: "many are sent back, and the publisher refuses one", Why: "it concerns one message only, in batches of any size", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.leaves(3)
+		first, ops := b.find(admin.Filter{})[0], admin.New(b.store)
+		for _, batch := range []int{0, 1} {
+			broker := refusesOne(first.UUID)
+			n, err := ops.RetryAll(t.Context(), admin.Filter{}, ada, broker, admin.Pace{PerSecond: batch})
+			require.ErrorIs(t, err, errBoom)
+			assert.Equal(t, 2, n)
+			assert.Equal(t, []admin.Message{first}, b.find(admin.Filter{Status: first.Status}), "it waits for an operator again")
+			b.db.Do(t, `UPDATE millrace_messages SET status = ? WHERE status = ?`, first.Status, admin.FailedRetryable)
+		}
+		before := b.find(admin.Filter{})
+		n, err := ops.RetryAll(t.Context(), admin.Filter{}, ada, refuses(func() {}), admin.Pace{PerSecond: 1})
+		require.ErrorIs(t, err, errBoom)
+		assert.Zero(t, n)
+		assert.Equal(t, before, b.find(admin.Filter{}))
+		assert.Equal(t, 4, b.audited("undo retry"), "the second in a row ends the call, also in another batch")
+	})},
 	{Name: "a call for many whose Progress panics", Why: "Mark is behind the batch that is done", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.stuck(2)
 		var mark int64
@@ -347,9 +369,7 @@ var remedyBodies = []testdb.Body{
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_audit_messages`))
 	})},
 	{Name: "the context of a call for many ends at a message", Why: "everybody knows what happened to each: the call finishes it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		s, _ := b.stuck(3)
-		require.NoError(t, s.router.Close())
-		b.unserve()
+		b.leaves(3)
 		pool := faults.Open(t, b.db)
 		for _, call := range []string{"millrace_audit", faults.Commit} {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -382,9 +402,3 @@ var remedyBodies = []testdb.Body{
 		assert.Len(t, story.Audit, 2, "its own decision, and that about the collision with it")
 	})},
 }
-
-// refuses is a publisher that fails after it has called a function.
-type refuses func()
-
-func (f refuses) Publish(string, ...*message.Message) error { f(); return errBoom }
-func (refuses) Close() error                                { return nil }

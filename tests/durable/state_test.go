@@ -63,7 +63,7 @@ var stateBodies = []testdb.Body{
 	})},
 	{Name: "the audit table is emptied after Allow", Why: "who replays on purpose is heard by the message, not by the table", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := replayed(newMessage())
-		require.NoError(t, b.storeIn(inbox.QueueConfig{}, msg).Allow(t.Context(), ada, msg))
+		require.NoError(t, b.storeIn(inbox.QueueConfig{}, msg).Allow(t.Context(), ada, "orders", msg))
 		b.forgetAudit()
 		s := b.refusing()
 		rig.Eventually(b, "it is handled, or refused", func() bool { return b.effects(msg) == 1 && b.rows() == 0 || b.open(admin.Parked) == 1 })
@@ -72,11 +72,17 @@ var stateBodies = []testdb.Body{
 	})},
 	{Name: "Allow of one of two messages with a key", Why: "the other one is as little wanted as before", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := replayed(newMessage())
-		require.NoError(t, b.storeIn(inbox.QueueConfig{}, msg).Allow(t.Context(), ada, another(msg)))
+		require.NoError(t, b.storeIn(inbox.QueueConfig{}, msg).Allow(t.Context(), ada, "orders", another(msg)))
 		s := b.refusing()
 		rig.Eventually(b, "it is refused, or handled", func() bool { return b.open(admin.Parked) == 1 || b.effects(msg) > 0 })
 		assert.Equal(t, 0, b.effects(msg))
 		require.NoError(t, s.router.Close())
+	})},
+	{Name: "Allow of a message whose key counts per topic", Why: "it is the one that Put has stored", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		msg := replayed(newMessage())
+		queue := b.storeIn(inbox.QueueConfig{Key: inbox.ByUUID().WithinTopic()}, msg)
+		require.NoError(t, queue.Allow(t.Context(), ada, "orders", msg))
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE allowed = 1`))
 	})},
 	{Name: "the reason of a refused replay is reworded", Why: "it is refused all the same: no replay brings it back, Allow and Retry do", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for _, ends := range []string{"allow", "retry"} {
@@ -91,7 +97,7 @@ var stateBodies = []testdb.Body{
 			assert.Empty(t, rig.Story(t, b.store, msg.UUID).Audit, "nobody has brought it back")
 			require.Equal(t, 1, b.open(admin.Parked))
 			if ends == "allow" {
-				require.NoError(t, queue.Allow(t.Context(), ada, msg))
+				require.NoError(t, queue.Allow(t.Context(), ada, "orders", msg))
 			} else {
 				b.believedServed()
 				require.NoError(t, admin.New(b.store).Retry(t.Context(), row.ID, ada, nil))
@@ -121,7 +127,7 @@ var stateBodies = []testdb.Body{
 		rig.Eventually(b, "it is parked as too old", func() bool { return b.open(admin.Parked) == 1 })
 		b.reword(refusal)
 		queue := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: consumer})
-		require.NoError(t, queue.Allow(t.Context(), ada, msg))
+		require.NoError(t, queue.Allow(t.Context(), ada, "orders", msg))
 		require.NoError(t, s.router.Close())
 		assert.Equal(t, 1, b.open(admin.Parked))
 		assert.Equal(t, 0, b.effects(msg))

@@ -23,6 +23,8 @@ var refused = []struct {
 	{"--since 0001-01-01T01:00:00+01:00 is the zero time", []string{"discard", "--all-matching", "--since", "0001-01-01T01:00:00+01:00"}},
 	{"--consumer is empty", []string{"discard", "--all-matching", "--consumer", ""}},
 	{"--status is empty", []string{"discard", "--all-matching", "--status", ""}},
+	{"--status held: millrace discard takes failed_terminal, parked", []string{"discard", "--all-matching", "--status", "held"}},
+	{"--status received: millrace retry takes failed_retryable, failed_terminal, parked", []string{"retry", "--all-matching", "--status", "received"}},
 	{"--topic is empty", []string{"discard", "--all-matching", "--topic="}},
 	{"--since is empty", []string{"retry", "--all-matching", "--since", ""}},
 	{"--until is empty", []string{"retry", "--all-matching", "--until", ""}},

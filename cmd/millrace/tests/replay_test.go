@@ -79,6 +79,12 @@ func TestReplay(t *testing.T) {
 		assert.Equal(t, 1, s.count(`SELECT COUNT(*) FROM millrace_outbox WHERE uuid = ? AND status = 0`, id(23)))
 		assert.Equal(t, 3, s.count(`SELECT COUNT(*) FROM millrace_outbox WHERE topic = 'orders' AND status = 0 AND order_key = '17'`),
 			"with the order keys of the archive")
+		s.exec(`UPDATE millrace_replays SET state = 3 WHERE name = ?`, []byte("may")) // cancelled
+		for _, more := range [][]string{{"resume", "may"}, {"run", "may", "--from", "archive"}} {
+			r := s.run(append([]string{"replay"}, more...)...)
+			assert.Equal(t, 5, r.code, r.out)
+			assert.Contains(t, r.err, `replay "may" was cancelled: start a new one under another name: nothing was changed`)
+		}
 	}))
 }
 
