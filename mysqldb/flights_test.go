@@ -1,8 +1,11 @@
 package mysqldb_test
 
 import (
+	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -17,6 +20,7 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/same"
+	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -240,4 +244,27 @@ func TestSettings(t *testing.T) {
 	require.Error(t, err)
 	_, err = mysqldb.Open(&mysql.Config{MultiStatements: true})
 	require.ErrorContains(t, err, "interpolateParams")
+}
+
+// TestARollbackWithoutAnAnswer ends with the context, and a moment.
+func TestARollbackWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	c := config(t, testdb.On(t, "mysql"))
+	wire := servers.Proxy(t, c.Addr)
+	c.Addr = wire.Addr()
+	pool := newPool(t, c)
+	failed := errors.New("it fails")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := rig.Go(func() error {
+		return outbox.InTx(ctx, pool, func(ctx context.Context, tx *sqlx.Tx) error {
+			if _, err := tx.ExecContext(ctx, `DO ?`, 1); err != nil {
+				return err
+			}
+			wire.Freeze()
+			time.AfterFunc(time.Second, cancel)
+			return failed
+		})
+	})
+	require.ErrorIs(t, rig.Within(t, ended, "the end of the transaction"), failed)
+	wire.Thaw()
 }
