@@ -137,7 +137,7 @@ func (t *native) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 	if err != nil {
 		r.Close()
 	} else {
-		l.until(t.ctx, r.Close) //nolint:contextcheck // that of the transaction
+		t.bound(l, inner.Close)
 	}
 	return r, err
 }
@@ -155,9 +155,25 @@ func (t *native) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if err != nil {
 		return pgx.FailedBatchResults(b, err)
 	}
-	r := &batch{BatchResults: c.SendBatch(ctx, b), loan: l}
-	l.until(t.ctx, func() { _ = r.Close() }) //nolint:contextcheck // that of the transaction; whoever reads the results meets the error
+	own := copied(b)
+	r := &batch{BatchResults: c.SendBatch(ctx, own), loan: l}
+	t.bound(l, func() {
+		for _, q := range own.QueuedQueries {
+			q.Fn = nil // it belongs into the goroutine of the handler
+		}
+		_ = r.BatchResults.Close() // whoever reads the results gets the reason
+	})
 	return r
+}
+
+// copied returns a copy of a batch that nobody else changes.
+func copied(b *pgx.Batch) *pgx.Batch {
+	own := &pgx.Batch{}
+	for _, q := range b.QueuedQueries {
+		c := *q
+		own.QueuedQueries = append(own.QueuedQueries, &c)
+	}
+	return own
 }
 
 // statementsOf returns the statements of a batch.
@@ -213,4 +229,11 @@ func (t *native) lend(ctx context.Context, statement string) (*pgx.Conn, *loan, 
 			t.busy.Store(false)
 		}}, nil
 	}
+}
+
+// bound ends a loan at the end of the context, unless it is over by then.
+func (t *native) bound(l *loan, end func()) {
+	l.Lock()
+	defer l.Unlock()
+	l.stop = context.AfterFunc(t.ctx, func() { l.cut(t.ctx.Err(), end) })
 }

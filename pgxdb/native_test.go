@@ -186,28 +186,81 @@ func TestOpenRows(t *testing.T) {
 
 // TestTheContextEnds while rows are read: database/sql rolls back meanwhile.
 func TestTheContextEnds(t *testing.T) {
+	const many = `SELECT 1 FROM pg_class a, pg_class b, pg_class c`
+	sends := map[string]func(ctx context.Context, tx pgx.Tx) (pgx.Rows, error){
+		"of a query": func(ctx context.Context, tx pgx.Tx) (pgx.Rows, error) { return tx.Query(ctx, many) },
+		"of a batch": func(ctx context.Context, tx pgx.Tx) (pgx.Rows, error) {
+			var b pgx.Batch
+			b.Queue(many)
+			return tx.SendBatch(ctx, &b).Query()
+		},
+	}
 	each(t, func(t *testing.T, db *testdb.DB, pool *sqlx.DB) {
-		for range 20 {
-			ctx, cancel := context.WithCancel(t.Context())
-			err := outbox.InTx(ctx, pool, func(ctx context.Context, _ *sqlx.Tx) error {
-				tx, err := pgxdb.Tx(ctx)
-				require.NoError(t, err)
-				_, err = tx.Exec(ctx, `INSERT INTO work VALUES (1)`)
-				require.NoError(t, err)
-				rows, err := tx.Query(ctx, `SELECT 1 FROM pg_class a, pg_class b, pg_class c`)
-				if err != nil {
-					return err
-				}
-				time.AfterFunc(time.Millisecond, cancel)
-				for rows.Next() {
-					_, _ = rows.Values()
-				}
-				return rows.Err()
-			})
-			require.Error(t, err)
-			cancel()
+		for what, send := range sends {
+			for range 20 {
+				ctx, cancel := context.WithCancel(t.Context())
+				err := outbox.InTx(ctx, pool, func(ctx context.Context, _ *sqlx.Tx) error {
+					tx, err := pgxdb.Tx(ctx)
+					require.NoError(t, err)
+					_, err = tx.Exec(ctx, `INSERT INTO work VALUES (1)`)
+					require.NoError(t, err)
+					rows, err := send(ctx, tx)
+					if err != nil {
+						return err
+					}
+					time.AfterFunc(time.Millisecond, cancel)
+					for rows.Next() {
+						_, _ = rows.Values()
+					}
+					assert.Error(t, rows.Err(), "rows %s", what)
+					return nil
+				})
+				require.Error(t, err)
+				cancel()
+			}
 		}
 		assert.Empty(t, numbers(t, db))
+	})
+}
+
+// TestRowsThatAreCutShort say so, also where all of them had arrived.
+func TestRowsThatAreCutShort(t *testing.T) {
+	each(t, func(t *testing.T, _ *testdb.DB, pool *sqlx.DB) {
+		for _, batched := range []bool{false, true} {
+			ctx, cancel := context.WithCancel(t.Context())
+			require.Error(t, outbox.InTx(ctx, pool, func(txCtx context.Context, _ *sqlx.Tx) error {
+				tx, err := pgxdb.Tx(txCtx)
+				require.NoError(t, err)
+				var b pgx.Batch
+				b.Queue(`SELECT 0`)
+				b.Queue(`SELECT generate_series(1, 3)`)
+				var rows pgx.Rows
+				own := context.WithoutCancel(ctx) // so that pgx leaves the connection as it is
+				if batched {
+					results := tx.SendBatch(own, &b)
+					read, err := results.Query()
+					require.NoError(t, err)
+					all, err := pgx.CollectRows(read, pgx.RowTo[int])
+					require.NoError(t, err)
+					assert.Equal(t, []int{0}, all)
+					defer func() {
+						require.NoError(t, read.Err(), "these were read")
+						require.ErrorIs(t, results.Close(), context.Canceled)
+					}()
+					rows, err = results.Query()
+					require.NoError(t, err)
+				} else {
+					rows, err = tx.Query(own, b.QueuedQueries[1].SQL)
+					require.NoError(t, err)
+				}
+				require.True(t, rows.Next())
+				cancel()
+				rig.Eventually(t, "the rows are closed", func() bool { _, err := rows.Values(); return err != nil })
+				_, err = pgx.CollectRows(rows, pgx.RowTo[int])
+				require.ErrorIs(t, err, context.Canceled)
+				return nil
+			}))
+		}
 	})
 }
 
