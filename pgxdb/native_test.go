@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -173,14 +174,56 @@ func TestOpenRows(t *testing.T) {
 			_, err = tx.Exec(ctx, `SELECT 1`)
 			return err
 		}))
-		began := time.Now()
-		require.Error(t, in(t, pool, func(ctx context.Context, tx pgx.Tx) error {
+		require.NoError(t, in(t, pool, func(ctx context.Context, tx pgx.Tx) error {
 			rows, err := tx.Query(ctx, `SELECT generate_series(1, 100000)`)
 			require.NoError(t, err)
 			require.True(t, rows.Next()) // and forgets to close them
-			return nil
-		}))
-		assert.Less(t, time.Since(began), time.Minute, "Timeout ends it")
+			return inbox.SetResult(ctx, "stored before COMMIT")
+		}), "Timeout ended it")
+	})
+}
+
+// TestOpenRowsAndTheOutbox: publishing while rows are open is an error. Rows and batches that are left open do not let the
+// end of the transaction wait for ever.
+func TestOpenRowsAndTheOutbox(t *testing.T) {
+	each(t, func(t *testing.T, _ *testdb.DB, pool *sqlx.DB) {
+		out := rig.NewOutbox(t, pool, outbox.Config{})
+		inTx := func(work func(ctx context.Context, tx pgx.Tx) error) error {
+			return rig.Within(t, rig.Go(func() error {
+				return outbox.InTx(t.Context(), pool, func(ctx context.Context, _ *sqlx.Tx) error {
+					tx, err := pgxdb.Tx(ctx)
+					if err != nil {
+						return err
+					}
+					return work(ctx, tx)
+				})
+			}), "the end of the transaction")
+		}
+		require.ErrorIs(t, inTx(func(ctx context.Context, tx pgx.Tx) error {
+			rows, err := tx.Query(ctx, `SELECT generate_series(1, 3)`)
+			if err != nil {
+				return err
+			}
+			defer rows.Close()
+			m := message.NewMessage("announced", nil)
+			m.SetContext(ctx)
+			return out.Publish("orders", m)
+		}), pgxdb.ErrBusy)
+		failed := errors.New("it fails")
+		for _, result := range []error{nil, failed} {
+			require.ErrorIs(t, inTx(func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Query(ctx, `SELECT generate_series(1, 3)`) //nolint:rowserrcheck,sqlclosecheck // it is left open
+				return errors.Join(err, result)
+			}), result)
+			var called bool
+			require.ErrorIs(t, inTx(func(ctx context.Context, tx pgx.Tx) error {
+				var b pgx.Batch
+				b.Queue(`SELECT 1`).Exec(func(pgconn.CommandTag) error { called = true; return nil })
+				_ = tx.SendBatch(ctx, &b) // it is left open
+				return result
+			}), result)
+			assert.False(t, called, "beside the handler")
+		}
 	})
 }
 
