@@ -2,6 +2,8 @@ package mysqldb_test
 
 import (
 	"context"
+	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"sync/atomic"
 	"testing"
@@ -267,4 +269,33 @@ func TestARollbackWithoutAnAnswer(t *testing.T) {
 	})
 	require.ErrorIs(t, rig.Within(t, ended, "the end of the transaction"), failed)
 	wire.Thaw()
+}
+
+// traced is a connector as a tracer has it: only the connection tells which driver is behind it.
+type traced struct{ driver.Connector }
+
+func (traced) Driver() driver.Driver { return nil }
+
+func (c traced) Connect(ctx context.Context) (driver.Conn, error) {
+	inner, err := c.Connector.Connect(ctx)
+	return struct {
+		driver.Conn
+		driver.ConnBeginTx
+		driver.ExecerContext
+		driver.QueryerContext
+	}{inner, inner.(driver.ConnBeginTx), inner.(driver.ExecerContext), inner.(driver.QueryerContext)}, err
+}
+
+// TestCheckKnowsWhatATracerWraps: this driver needs multiStatements.
+func TestCheckKnowsWhatATracerWraps(t *testing.T) {
+	t.Parallel()
+	connector, err := mysqldb.NewConnector(config(t, testdb.On(t, "mysql")))
+	require.NoError(t, err)
+	pool := sqlx.NewDb(sql.OpenDB(traced{connector}), "mysqldb")
+	t.Cleanup(func() { require.NoError(t, pool.Close()) })
+	found, err := rig.NewStore(t, pool, inbox.Config{}).Check(t.Context())
+	require.NoError(t, err)
+	for _, f := range found {
+		assert.NotEqual(t, "multiStatements", f.Subject)
+	}
 }

@@ -42,6 +42,15 @@ func statusOf(c any) (s status) {
 	return s
 }
 
+// Wraps reports whether a connection is of the type with this name, or wraps one that is.
+func Wraps(c any, name string) (found bool) {
+	layers(c, func(c any) bool {
+		found = reflect.TypeOf(c).String() == name
+		return found
+	})
+	return found
+}
+
 // layers calls look with a connection and with what it wraps, from outside in, until look has found something.
 func layers(c any, look func(c any) (found bool)) {
 	const deepest = 8
