@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/owned"
@@ -48,11 +47,20 @@ func (c *inspection) driver(ctx context.Context) error {
 
 // multiStatements warns if the driver sends several statements at once, which only mysqldb needs.
 func (c *inspection) multiStatements(ctx context.Context) {
-	pool := c.store.db
-	if strings.Contains(fmt.Sprintf("%T", pool.Driver()), "mysqldb") {
+	conn, err := c.store.db.Connx(ctx)
+	if err != nil {
+		return // the other checks say so
+	}
+	defer conn.Close() //nolint:errcheck // goes back to the pool
+	if _, err := conn.ExecContext(ctx, `DO 1; DO 2`); err != nil {
 		return
 	}
-	if _, err := pool.ExecContext(ctx, `DO 1; DO 2`); err == nil {
+	needed := false
+	_ = conn.Raw(func(driverConn any) error { // it cannot fail
+		needed = owned.Wraps(driverConn, "*mysqldb.conn")
+		return nil
+	})
+	if !needed {
 		c.warn("multiStatements", "it is on: SQL that somebody injects into a query of the service can add statements of its own",
 			"remove it from the connection string, or use the driver mysqldb, which needs it")
 	}

@@ -68,6 +68,7 @@ func (cl *claim) answeredEarly() bool {
 // finish writes what belongs to the claim and commits. If the transaction was over already, it finds
 // out whether the handler committed it.
 func (cl *claim) finish(produced []*message.Message) error {
+	cl.ambient.Reclaim()
 	err := cl.verifyClaim(lateHeld)
 	if err == nil {
 		// Not with the handler's context: a closing router must not undo a finished run.

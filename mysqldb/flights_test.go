@@ -1,8 +1,13 @@
 package mysqldb_test
 
 import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -17,6 +22,7 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/same"
+	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -240,4 +246,56 @@ func TestSettings(t *testing.T) {
 	require.Error(t, err)
 	_, err = mysqldb.Open(&mysql.Config{MultiStatements: true})
 	require.ErrorContains(t, err, "interpolateParams")
+}
+
+// TestARollbackWithoutAnAnswer ends with the context, and a moment.
+func TestARollbackWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	c := config(t, testdb.On(t, "mysql"))
+	wire := servers.Proxy(t, c.Addr)
+	c.Addr = wire.Addr()
+	pool := newPool(t, c)
+	failed := errors.New("it fails")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := rig.Go(func() error {
+		return outbox.InTx(ctx, pool, func(ctx context.Context, tx *sqlx.Tx) error {
+			if _, err := tx.ExecContext(ctx, `DO ?`, 1); err != nil {
+				return err
+			}
+			wire.Freeze()
+			time.AfterFunc(time.Second, cancel)
+			return failed
+		})
+	})
+	require.ErrorIs(t, rig.Within(t, ended, "the end of the transaction"), failed)
+	wire.Thaw()
+}
+
+// traced is a connector as a tracer has it: only the connection tells which driver is behind it.
+type traced struct{ driver.Connector }
+
+func (traced) Driver() driver.Driver { return nil }
+
+func (c traced) Connect(ctx context.Context) (driver.Conn, error) {
+	inner, err := c.Connector.Connect(ctx)
+	return struct {
+		driver.Conn
+		driver.ConnBeginTx
+		driver.ExecerContext
+		driver.QueryerContext
+	}{inner, inner.(driver.ConnBeginTx), inner.(driver.ExecerContext), inner.(driver.QueryerContext)}, err
+}
+
+// TestCheckKnowsWhatATracerWraps: this driver needs multiStatements.
+func TestCheckKnowsWhatATracerWraps(t *testing.T) {
+	t.Parallel()
+	connector, err := mysqldb.NewConnector(config(t, testdb.On(t, "mysql")))
+	require.NoError(t, err)
+	pool := sqlx.NewDb(sql.OpenDB(traced{connector}), "mysqldb")
+	t.Cleanup(func() { require.NoError(t, pool.Close()) })
+	found, err := rig.NewStore(t, pool, inbox.Config{}).Check(t.Context())
+	require.NoError(t, err)
+	for _, f := range found {
+		assert.NotEqual(t, "multiStatements", f.Subject)
+	}
 }

@@ -89,6 +89,9 @@ type conn struct {
 	inner flight.Inner
 }
 
+// Raw returns the driver's connection, as wrappers do.
+func (c *conn) Raw() driver.Conn { return c.inner }
+
 // TxStatus returns, in PostgreSQL's letters, what the server said last of the transaction, or will say once BEGIN is sent.
 func (c *conn) TxStatus() byte {
 	if c.Pending() || owned.InTx(c.inner) {

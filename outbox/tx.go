@@ -210,5 +210,8 @@ func destinationIn(m *message.Message) (destination, error) {
 	if !live {
 		return destination{}, fmt.Errorf("message %q: %w", m.UUID, ErrTxEnded)
 	}
+	if own.Lent() {
+		return destination{}, fmt.Errorf("message %q: %w", m.UUID, ambient.ErrBusy)
+	}
 	return destination{tx: tx, owner: own, saving: &own.Saving}, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/lent"
 )
 
@@ -21,15 +22,18 @@ var (
 	// ErrOwned says that only the one who began the transaction ends it.
 	ErrOwned = errors.New("pgxdb: the handler's transaction is ended by the one who began it: to commit it, return nil; to roll it back, return an error")
 
-	// ErrBusy says that rows or a batch are open. Close them before the next call.
-	ErrBusy = errors.New("pgxdb: rows or a batch of the transaction are still open: close them first")
+	// ErrBusy says that rows or a batch are open. Close them before the next call, also before a message is published
+	// through the outbox.
+	ErrBusy = ambient.ErrBusy
 
 	errOtherDriver = errors.New("pgxdb: the transaction is on a connection of another driver than pgx")
 )
 
 // Tx returns the transaction of inbox.Tx, and of outbox.InTx, as a pgx.Tx. Its Begin sets a savepoint; its own Commit and
-// Rollback return [ErrOwned]. Like every pgx.Tx it is used by one goroutine at a time, and rows must be closed before
-// the next call. Conn may be used until ctx ends. LargeObjects does not work.
+// Rollback return [ErrOwned]. Like every pgx.Tx it is used by one goroutine at a time, and rows and batches must be closed
+// before the next call, which returns [ErrBusy], and so does outbox.Publisher. A statement of inbox.Tx waits for them instead. What
+// is open when ctx ends, or the handler has returned, is closed then. Conn may be used until ctx ends. LargeObjects does
+// not work.
 //
 // It returns the errors of inbox.Tx, and an error if the transaction is not one of pgx.
 func Tx(ctx context.Context) (pgx.Tx, error) {
@@ -37,7 +41,7 @@ func Tx(ctx context.Context) (pgx.Tx, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &native{ctx: ctx, tx: tx}
+	t := &native{ctx: ctx, tx: tx, run: ambient.From(ctx)}
 	if err := t.with(ctx, "BORROW", func(c *pgx.Conn) error { t.conn = c; return nil }); err != nil {
 		return nil, err
 	}
@@ -50,7 +54,7 @@ type native struct {
 	ctx  context.Context //nolint:containedctx // at its end database/sql rolls back
 	tx   *sqlx.Tx
 	conn *pgx.Conn
-	busy atomic.Bool // while rows or a batch are open
+	run  *ambient.Tx // lends the connection to rows and batches
 
 	savepoints atomic.Int64
 }
@@ -72,7 +76,7 @@ func (*borrow) Value() (driver.Value, error) { return nil, errOtherDriver }
 
 // with calls use, which runs a statement, while nobody else uses the connection.
 func (t *native) with(ctx context.Context, statement string, use func(*pgx.Conn) error) error {
-	if t.busy.Load() {
+	if t.run.Lent() {
 		return ErrBusy
 	}
 	return t.borrow(ctx, statement, use)
@@ -137,7 +141,7 @@ func (t *native) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 	if err != nil {
 		r.Close()
 	} else {
-		l.until(t.ctx, r.Close) //nolint:contextcheck // that of the transaction
+		t.bound(l, inner.Close)
 	}
 	return r, err
 }
@@ -155,9 +159,25 @@ func (t *native) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if err != nil {
 		return pgx.FailedBatchResults(b, err)
 	}
-	r := &batch{BatchResults: c.SendBatch(ctx, b), loan: l}
-	l.until(t.ctx, func() { _ = r.Close() }) //nolint:contextcheck // that of the transaction; whoever reads the results meets the error
+	own := copied(b)
+	r := &batch{BatchResults: c.SendBatch(ctx, own), loan: l}
+	t.bound(l, func() {
+		for _, q := range own.QueuedQueries {
+			q.Fn = nil // it belongs into the goroutine of the handler
+		}
+		_ = r.BatchResults.Close() // whoever reads the results gets the reason
+	})
 	return r
+}
+
+// copied returns a copy of a batch that nobody else changes.
+func copied(b *pgx.Batch) *pgx.Batch {
+	own := &pgx.Batch{}
+	for _, q := range b.QueuedQueries {
+		c := *q
+		own.QueuedQueries = append(own.QueuedQueries, &c)
+	}
+	return own
 }
 
 // statementsOf returns the statements of a batch.
@@ -191,7 +211,7 @@ func (n *nested) end(ctx context.Context, how string) error {
 
 // lend borrows the connection for a statement until the loan is over.
 func (t *native) lend(ctx context.Context, statement string) (*pgx.Conn, *loan, error) {
-	if !t.busy.CompareAndSwap(false, true) {
+	if !t.run.Lend() {
 		return nil, nil, ErrBusy
 	}
 	lent, back, done := make(chan *pgx.Conn), make(chan struct{}), make(chan error, 1)
@@ -204,13 +224,21 @@ func (t *native) lend(ctx context.Context, statement string) (*pgx.Conn, *loan, 
 	}()
 	select {
 	case err := <-done:
-		t.busy.Store(false)
+		t.run.Return()
 		return nil, nil, err
 	case c := <-lent:
 		return c, &loan{give: func() {
 			close(back)
 			<-done //nolint:errcheck // the caller has met the error, or ends the loan
-			t.busy.Store(false)
+			t.run.Return()
 		}}, nil
 	}
+}
+
+// bound ends a loan at the end of the context, and once the handler has returned, unless it is over by then.
+func (t *native) bound(l *loan, end func()) {
+	l.Lock()
+	defer l.Unlock()
+	l.stop = context.AfterFunc(t.ctx, func() { l.cut(t.ctx.Err(), end) })
+	t.run.OnReclaim(func() { l.cut(inbox.ErrTxEnded, end) })
 }

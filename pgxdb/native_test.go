@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -173,41 +174,136 @@ func TestOpenRows(t *testing.T) {
 			_, err = tx.Exec(ctx, `SELECT 1`)
 			return err
 		}))
-		began := time.Now()
-		require.Error(t, in(t, pool, func(ctx context.Context, tx pgx.Tx) error {
+		require.NoError(t, in(t, pool, func(ctx context.Context, tx pgx.Tx) error {
 			rows, err := tx.Query(ctx, `SELECT generate_series(1, 100000)`)
 			require.NoError(t, err)
 			require.True(t, rows.Next()) // and forgets to close them
-			return nil
-		}))
-		assert.Less(t, time.Since(began), time.Minute, "Timeout ends it")
+			return inbox.SetResult(ctx, "stored before COMMIT")
+		}), "Timeout ended it")
+	})
+}
+
+// TestOpenRowsAndTheOutbox: publishing while rows are open is an error. Rows and batches that are left open do not let the
+// end of the transaction wait for ever.
+func TestOpenRowsAndTheOutbox(t *testing.T) {
+	each(t, func(t *testing.T, _ *testdb.DB, pool *sqlx.DB) {
+		out := rig.NewOutbox(t, pool, outbox.Config{})
+		inTx := func(work func(ctx context.Context, tx pgx.Tx) error) error {
+			return rig.Within(t, rig.Go(func() error {
+				return outbox.InTx(t.Context(), pool, func(ctx context.Context, _ *sqlx.Tx) error {
+					tx, err := pgxdb.Tx(ctx)
+					if err != nil {
+						return err
+					}
+					return work(ctx, tx)
+				})
+			}), "the end of the transaction")
+		}
+		require.ErrorIs(t, inTx(func(ctx context.Context, tx pgx.Tx) error {
+			rows, err := tx.Query(ctx, `SELECT generate_series(1, 3)`)
+			if err != nil {
+				return err
+			}
+			defer rows.Close()
+			m := message.NewMessage("announced", nil)
+			m.SetContext(ctx)
+			return out.Publish("orders", m)
+		}), pgxdb.ErrBusy)
+		failed := errors.New("it fails")
+		for _, result := range []error{nil, failed} {
+			require.ErrorIs(t, inTx(func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Query(ctx, `SELECT generate_series(1, 3)`) //nolint:rowserrcheck,sqlclosecheck // it is left open
+				return errors.Join(err, result)
+			}), result)
+			var called bool
+			require.ErrorIs(t, inTx(func(ctx context.Context, tx pgx.Tx) error {
+				var b pgx.Batch
+				b.Queue(`SELECT 1`).Exec(func(pgconn.CommandTag) error { called = true; return nil })
+				_ = tx.SendBatch(ctx, &b) // it is left open
+				return result
+			}), result)
+			assert.False(t, called, "beside the handler")
+		}
 	})
 }
 
 // TestTheContextEnds while rows are read: database/sql rolls back meanwhile.
 func TestTheContextEnds(t *testing.T) {
+	const many = `SELECT 1 FROM pg_class a, pg_class b, pg_class c`
+	sends := map[string]func(ctx context.Context, tx pgx.Tx) (pgx.Rows, error){
+		"of a query": func(ctx context.Context, tx pgx.Tx) (pgx.Rows, error) { return tx.Query(ctx, many) },
+		"of a batch": func(ctx context.Context, tx pgx.Tx) (pgx.Rows, error) {
+			var b pgx.Batch
+			b.Queue(many)
+			return tx.SendBatch(ctx, &b).Query()
+		},
+	}
 	each(t, func(t *testing.T, db *testdb.DB, pool *sqlx.DB) {
-		for range 20 {
-			ctx, cancel := context.WithCancel(t.Context())
-			err := outbox.InTx(ctx, pool, func(ctx context.Context, _ *sqlx.Tx) error {
-				tx, err := pgxdb.Tx(ctx)
-				require.NoError(t, err)
-				_, err = tx.Exec(ctx, `INSERT INTO work VALUES (1)`)
-				require.NoError(t, err)
-				rows, err := tx.Query(ctx, `SELECT 1 FROM pg_class a, pg_class b, pg_class c`)
-				if err != nil {
-					return err
-				}
-				time.AfterFunc(time.Millisecond, cancel)
-				for rows.Next() {
-					_, _ = rows.Values()
-				}
-				return rows.Err()
-			})
-			require.Error(t, err)
-			cancel()
+		for what, send := range sends {
+			for range 20 {
+				ctx, cancel := context.WithCancel(t.Context())
+				err := outbox.InTx(ctx, pool, func(ctx context.Context, _ *sqlx.Tx) error {
+					tx, err := pgxdb.Tx(ctx)
+					require.NoError(t, err)
+					_, err = tx.Exec(ctx, `INSERT INTO work VALUES (1)`)
+					require.NoError(t, err)
+					rows, err := send(ctx, tx)
+					if err != nil {
+						return err
+					}
+					time.AfterFunc(time.Millisecond, cancel)
+					for rows.Next() {
+						_, _ = rows.Values()
+					}
+					assert.Error(t, rows.Err(), "rows %s", what)
+					return nil
+				})
+				require.Error(t, err)
+				cancel()
+			}
 		}
 		assert.Empty(t, numbers(t, db))
+	})
+}
+
+// TestRowsThatAreCutShort say so, also where all of them had arrived.
+func TestRowsThatAreCutShort(t *testing.T) {
+	each(t, func(t *testing.T, _ *testdb.DB, pool *sqlx.DB) {
+		for _, batched := range []bool{false, true} {
+			ctx, cancel := context.WithCancel(t.Context())
+			require.Error(t, outbox.InTx(ctx, pool, func(txCtx context.Context, _ *sqlx.Tx) error {
+				tx, err := pgxdb.Tx(txCtx)
+				require.NoError(t, err)
+				var b pgx.Batch
+				b.Queue(`SELECT 0`)
+				b.Queue(`SELECT generate_series(1, 3)`)
+				var rows pgx.Rows
+				own := context.WithoutCancel(ctx) // so that pgx leaves the connection as it is
+				if batched {
+					results := tx.SendBatch(own, &b)
+					read, err := results.Query()
+					require.NoError(t, err)
+					all, err := pgx.CollectRows(read, pgx.RowTo[int])
+					require.NoError(t, err)
+					assert.Equal(t, []int{0}, all)
+					defer func() {
+						require.NoError(t, read.Err(), "these were read")
+						require.ErrorIs(t, results.Close(), context.Canceled)
+					}()
+					rows, err = results.Query()
+					require.NoError(t, err)
+				} else {
+					rows, err = tx.Query(own, b.QueuedQueries[1].SQL)
+					require.NoError(t, err)
+				}
+				require.True(t, rows.Next())
+				cancel()
+				rig.Eventually(t, "the rows are closed", func() bool { _, err := rows.Values(); return err != nil })
+				_, err = pgx.CollectRows(rows, pgx.RowTo[int])
+				require.ErrorIs(t, err, context.Canceled)
+				return nil
+			}))
+		}
 	})
 }
 

@@ -1,7 +1,6 @@
 package pgxdb
 
 import (
-	"context"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
@@ -14,15 +13,21 @@ import (
 type loan struct {
 	sync.Mutex
 	over bool
+	why  error // why it ended before its time
 	give func()
 	stop func() bool
 }
 
-// until calls end when ctx ends, unless the loan is over by then.
-func (l *loan) until(ctx context.Context, end func()) {
+// cut ends the loan before its time, for a reason that whoever reads gets as the error.
+func (l *loan) cut(why error, end func()) {
 	l.Lock()
 	defer l.Unlock()
-	l.stop = context.AfterFunc(ctx, end)
+	if l.over {
+		return
+	}
+	l.why = why
+	end()
+	l.finish()
 }
 
 // finish gives the connection back. The caller has locked the loan.
@@ -41,34 +46,62 @@ func (l *loan) finish() {
 type rows struct {
 	pgx.Rows
 	*loan
+	part bool // of a batch, whose loan it is
+	read bool // to the end, or closed, before the loan was cut
 }
 
 func (r *rows) Next() bool {
 	r.Lock()
 	defer r.Unlock()
-	if r.Rows.Next() {
+	if r.why == nil && r.Rows.Next() {
 		return true
 	}
-	r.finish()
+	r.end()
 	return false
 }
 
 func (r *rows) Close() {
 	r.Lock()
 	defer r.Unlock()
-	r.Rows.Close()
-	r.finish()
+	r.end()
+}
+
+// end closes the rows, and gives the connection back unless it is the batch's.
+func (r *rows) end() {
+	if r.why == nil {
+		r.Rows.Close()
+		r.read = true
+	}
+	if !r.part {
+		r.finish()
+	}
+}
+
+// Err also tells why rows were closed before they were read.
+func (r *rows) Err() error {
+	r.Lock()
+	defer r.Unlock()
+	if err := r.Rows.Err(); err != nil || r.read {
+		return err
+	}
+	return r.why
 }
 
 func (r *rows) Scan(dest ...any) error {
 	r.Lock()
 	defer r.Unlock()
+	if r.why != nil {
+		return r.why
+	}
 	return r.closed(r.Rows.Scan(dest...))
 }
 
 func (r *rows) Values() ([]any, error) {
 	r.Lock()
 	defer r.Unlock()
+	if r.why != nil {
+		return nil, r.why
+	}
 	values, err := r.Rows.Values()
 	return values, r.closed(err)
 }
@@ -76,14 +109,16 @@ func (r *rows) Values() ([]any, error) {
 func (r *rows) RawValues() [][]byte {
 	r.Lock()
 	defer r.Unlock()
+	if r.why != nil {
+		return nil
+	}
 	return r.Rows.RawValues()
 }
 
 // closed returns err. Where there is one, pgx has closed the rows.
 func (r *rows) closed(err error) error {
 	if err != nil {
-		r.Rows.Close()
-		r.finish()
+		r.end()
 	}
 	return err
 }
@@ -116,14 +151,20 @@ type batch struct {
 func (b *batch) Exec() (pgconn.CommandTag, error) {
 	b.Lock()
 	defer b.Unlock()
+	if b.why != nil {
+		return pgconn.CommandTag{}, b.why
+	}
 	return b.BatchResults.Exec()
 }
 
 func (b *batch) Query() (pgx.Rows, error) {
 	b.Lock()
 	defer b.Unlock()
+	if b.why != nil {
+		return &noRows{b.why}, b.why
+	}
 	inner, err := b.BatchResults.Query()
-	return &rows{inner, &loan{give: func() {}}}, err
+	return &rows{Rows: inner, loan: b.loan, part: true}, err
 }
 
 func (b *batch) QueryRow() pgx.Row {
@@ -131,9 +172,13 @@ func (b *batch) QueryRow() pgx.Row {
 	return row{r}
 }
 
+// Close also tells why the batch was closed before its results were read.
 func (b *batch) Close() error {
 	b.Lock()
 	defer b.Unlock()
+	if b.why != nil {
+		return b.why
+	}
 	err := b.BatchResults.Close()
 	b.finish()
 	return err

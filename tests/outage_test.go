@@ -20,6 +20,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -248,5 +249,44 @@ func TestOutageOfAServerThatAnswersNothing(t *testing.T) {
 			})
 			assert.Equal(t, 1, b.effectsOf(msg.UUID))
 		})
+	}
+}
+
+// A server that answers nothing when a transaction ends keeps the message no longer than Timeout, and a moment.
+func TestOutageAtTheEndOfATransaction(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"postgres", "mysql"} {
+		for _, call := range []string{faults.Commit, faults.Rollback} {
+			t.Run(name+"/"+call, func(t *testing.T) {
+				t.Parallel()
+				db := testdb.On(t, name)
+				wire := servers.Proxy(t, regexp.MustCompile(`[\w.]+:\d+\b`).FindString(db.DSN[strings.LastIndex(db.DSN, "@"):]))
+				b := newBed(t, db)
+				pool := faults.Open(t, db.Open(t, testdb.Via(wire.Addr())))
+				pool.SetMaxOpenConns(1) // the connection is free again too
+				fails := false
+				h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+					if fails {
+						return nil, errBoom
+					}
+					return effect(msg)
+				}, on(b.newStore(pool.DB, inbox.Config{})), func(i *millrace.Inbox) { i.Timeout = 2 * time.Second })
+				must(t, h, newMessage("before"))
+
+				msg := newMessage("during")
+				fails = call == faults.Rollback
+				pool.Set(faults.Plan{Before: faults.At(call, func() error { wire.Freeze(); return nil })})
+				require.Error(t, rig.Within(t, rig.Handle(h, again(msg)), "the end of the delivery"))
+
+				pool.Set(faults.Plan{})
+				fails = false
+				wire.Thaw()
+				rig.Eventually(b, "the database serves again", func() bool {
+					_, err := h(again(msg))
+					return err == nil
+				})
+				assert.Equal(t, 1, b.effectsOf(msg.UUID))
+			})
+		}
 	}
 }

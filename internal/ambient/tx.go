@@ -43,6 +43,9 @@ type run struct {
 	inside atomic.Int32 // runs of it that have not returned
 	failed atomic.Value // error of the innermost handler, boxed
 
+	lent    atomic.Bool            // to rows or a batch
+	reclaim atomic.Pointer[func()] // ends the loan
+
 	mu     sync.Mutex
 	hooks  []func()
 	hooked map[any]struct{}
@@ -116,8 +119,11 @@ func (t *Tx) EndedUnderneath() bool { return t != nil && t.Ended != nil && t.End
 // Taken reports whether the handler asked for the transaction.
 func (t *Tx) Taken() bool { return t.taken.Load() }
 
-// End makes every later Take return false.
-func (t *Tx) End() { t.ended.Store(true) }
+// End makes every later Take return false, and ends a loan.
+func (t *Tx) End() {
+	t.ended.Store(true)
+	t.Reclaim()
+}
 
 // Enter counts a run of the innermost handler and returns the number of earlier runs. The run ends
 // with [Tx.Leave].

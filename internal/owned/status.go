@@ -34,29 +34,45 @@ const (
 func InTx(c any) bool { return statusOf(c) == open }
 
 // statusOf returns the status of a connection. It looks through wrappers.
-func statusOf(c any) status {
+func statusOf(c any) (s status) {
+	layers(c, func(c any) (found bool) {
+		s = shown(c)
+		return s != unknown
+	})
+	return s
+}
+
+// Wraps reports whether a connection is of the type with this name, or wraps one that is.
+func Wraps(c any, name string) (found bool) {
+	layers(c, func(c any) bool {
+		found = reflect.TypeOf(c).String() == name
+		return found
+	})
+	return found
+}
+
+// layers calls look with a connection and with what it wraps, from outside in, until look has found something.
+func layers(c any, look func(c any) (found bool)) {
 	const deepest = 8
 	for range deepest {
-		if s := shown(c); s != unknown {
-			return s
+		if look(c) {
+			return
 		}
 		if locked, ok := c.(interface {
 			WithConn(use func(driver.Conn) error) error
 		}); ok {
-			var s status
-			_ = locked.WithConn(func(inner driver.Conn) error { // on an error the status stays unknown
-				s = statusOf(inner)
+			_ = locked.WithConn(func(inner driver.Conn) error { // on an error there is nothing to look at
+				layers(inner, look)
 				return nil
 			})
-			return s
+			return
 		}
 		inner := unwrapped(c)
 		if inner == nil {
-			break
+			return
 		}
 		c = inner
 	}
-	return unknown
 }
 
 // shown returns the status that a driver reveals. pgxdb and pgx have methods for it; lib/pq and go-sql-driver

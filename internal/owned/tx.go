@@ -9,6 +9,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -23,7 +24,7 @@ var ErrLost = errors.New("the database had rolled the transaction back")
 // for [silence] at least. A server that is frozen, or a network that loses all packets, shows nothing else.
 var ErrUnanswered = errors.New("the database has not answered BEGIN")
 
-// silence is how long a server that works never takes for BEGIN.
+// silence is how long a server that works never takes for BEGIN, nor for the end of a transaction.
 const silence = 5 * time.Second
 
 // Tx is a transaction. Only the owner calls its Commit and Rollback; on a guarded connection the
@@ -34,6 +35,8 @@ type Tx struct {
 	ctx   context.Context //nolint:containedctx // that of Begin, which ends the transaction
 	conn  *sqlx.Conn
 	guard *guard // nil if the database never ends a transaction by itself
+
+	socket net.Conn // nil if the driver ends COMMIT and ROLLBACK with the context
 
 	mu      sync.Mutex // held while the transaction ends
 	over    bool
@@ -77,6 +80,10 @@ func beginOnce(ctx context.Context, db *sqlx.DB, options *sql.TxOptions, guard b
 // begin leaves the rollback at the end of the context to database/sql, since some drivers limit
 // COMMIT by the context. database/sql then also gives up the connection.
 func (t *Tx) begin(ctx context.Context, options *sql.TxOptions) (err error) {
+	_ = t.conn.Raw(func(c any) error { // if it fails, BEGIN says why
+		t.socket = socketOf(c)
+		return nil
+	})
 	began := time.Now()
 	if t.Tx, err = t.conn.BeginTxx(ctx, options); err != nil {
 		if waited := time.Since(began); ctx.Err() != nil && waited >= silence {
@@ -84,7 +91,7 @@ func (t *Tx) begin(ctx context.Context, options *sql.TxOptions) (err error) {
 		}
 		return err
 	}
-	t.release = context.AfterFunc(ctx, t.discard)
+	t.release = context.AfterFunc(ctx, t.giveUp)
 	return nil
 }
 
@@ -215,6 +222,15 @@ func (t *Tx) end(err error) {
 		t.release()
 	}
 	_ = t.conn.Close() // it may be closed already
+}
+
+// giveUp closes the connection at the end of the context. A server that is silent gets a moment to answer a COMMIT or
+// ROLLBACK that it has got: after that a COMMIT is in doubt, and the driver has closed the connection.
+func (t *Tx) giveUp() {
+	if t.socket != nil {
+		_ = t.socket.SetDeadline(time.Now().Add(silence)) // it fails if the connection is closed
+	}
+	t.discard()
 }
 
 // discard closes a connection on which a failed COMMIT, or somebody else, left a transaction open.
