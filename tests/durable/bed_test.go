@@ -295,3 +295,11 @@ type refuses func()
 
 func (f refuses) Publish(string, ...*message.Message) error { f(); return errBoom }
 func (refuses) Close() error                                { return nil }
+
+// leaves stops a service of which n messages are stuck.
+func (b *bed) leaves(n int) {
+	b.Helper()
+	s, _ := b.stuck(n)
+	require.NoError(b, s.router.Close())
+	b.unserve()
+}

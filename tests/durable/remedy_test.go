@@ -90,14 +90,6 @@ func (t to) Publish(topic string, msgs ...*message.Message) error {
 
 func (t to) Close() error { return nil }
 
-// leaves stops a service of which n messages are stuck.
-func (b *bed) leaves(n int) {
-	b.Helper()
-	s, _ := b.stuck(n)
-	require.NoError(b, s.router.Close())
-	b.unserve()
-}
-
 var remedyBodies = []testdb.Body{
 	{Name: "retry where a queue serves", Why: "made due there and woken, from this process or another; attempts anew", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s, msgs := b.stuck(2)
