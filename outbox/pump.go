@@ -27,6 +27,7 @@ type pump struct {
 	asks     []int64           // keys to look for
 	toAsk    []int64           // blocked keys whose heads are yet to be checked
 	window   map[int64]*letter // letters in hand
+	bytes    int               // of all of them
 	drawn    int               // how many of them looks for keys found
 	lanes    []line
 	ledger   *ledger // results of letters that are not in the table yet

@@ -28,6 +28,7 @@ func newPumpOf(t *testing.T, r *Relay) *pump {
 		}
 	})
 	p.assigned, p.shards = true, allShards
+	p.reader.most = 2 * p.config.Batch // as after messages that were small
 	return p
 }
 
