@@ -146,6 +146,9 @@ func (p *pump) end() {
 	}
 	late := time.NewTimer(time.Until(p.drained))
 	defer late.Stop()
+	if p.reader.busy {
+		p.reader.stop()
+	}
 	ended := make(chan struct{})
 	go func() { p.running.Wait(); close(ended) }()
 	select {
@@ -153,12 +156,19 @@ func (p *pump) end() {
 	case <-late.C:
 		return
 	}
-	if !p.flusher.busy || !p.lease.valid() { // a write after the lease changes nothing
-		return
+	if p.flusher.busy && p.lease.valid() { // a write after the lease changes nothing
+		select {
+		case <-p.flusher.done:
+		case <-late.C:
+			return
+		}
 	}
-	select {
-	case <-p.flusher.done:
-	case <-late.C:
+	if p.reader.busy {
+		select {
+		case <-p.reader.done:
+			p.reader.busy = false
+		case <-late.C:
+		}
 	}
 }
 

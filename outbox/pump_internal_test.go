@@ -209,6 +209,21 @@ func TestABatchInAnOutageEndsOnceItsLedgerIsWritten(t *testing.T) {
 	assert.False(t, p.finished())
 }
 
+// It would go on when Run has returned, on a pool that is closed then.
+func TestAPumpThatStopsEndsItsLook(t *testing.T) {
+	r := newTestRelay(t, oneLane(RelayConfig{Drain: time.Hour}))
+	r.db.SetMaxOpenConns(1)
+	conn, err := r.db.Conn(t.Context())
+	require.NoError(t, err)
+	p := newPump(r, newLease(), false)
+	p.assigned, p.shards = true, allShards
+	p.read(t.Context())
+	require.True(t, p.reader.busy)
+	p.end()
+	assert.False(t, p.reader.busy)
+	require.NoError(t, conn.Close())
+}
+
 func TestAPumpThatStopsSendsNothingMore(t *testing.T) {
 	p := newTestPump(t, RelayConfig{})
 	require.True(t, p.maySend())

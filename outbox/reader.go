@@ -26,6 +26,7 @@ const (
 type reader struct {
 	done chan *reading
 	busy bool
+	stop func() // ends the look on its way
 
 	epoch     int  // of the assignment of shards; the pump ignores readings of an earlier one
 	exhausted bool // the last sweep left nothing
@@ -141,8 +142,10 @@ func (p *pump) read(ctx context.Context) {
 		}
 	}
 	look.window = dialect.IDs(ids)
-	r.busy, r.last = true, next
+	ctx, cancel := context.WithCancel(ctx)
+	r.busy, r.last, r.stop = true, next, cancel
 	p.beside("a look into the outbox", func() error { return p.look(ctx, look) }, func(err error) {
+		cancel()
 		look.err = err
 		r.done <- look
 	})
