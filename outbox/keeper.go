@@ -73,11 +73,19 @@ func (k *keeper) join(ctx context.Context) error {
 	name := cmp.Or(k.config.Name, strconv.FormatInt(k.lease.token, 10))
 	_, err := k.db.Exec(ctx, k.sql.InsertRelay, k.lease.token, name, k.config.Lease.Microseconds())
 	if err != nil {
+		k.unjoin(ctx)
 		return fmt.Errorf("register the relay: %w", err)
 	}
 	k.extended = sent
 	k.lease.extend(sent, k.config.Lease)
 	return nil
+}
+
+// unjoin takes back a registration of which the answer is missing: others would leave the relay a share.
+func (k *keeper) unjoin(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	_, _ = k.db.Exec(ctx, k.sql.DeleteRelay, k.lease.token) // or else it ends with the lease
 }
 
 // leave gives up the shards and the lease. Shortly after [keeper.replace] it does not: there the

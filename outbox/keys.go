@@ -52,14 +52,14 @@ func (p *pump) roomForKeys() int {
 
 // mayAsk reports whether to look for keys.
 func (p *pump) mayAsk() bool {
-	return len(p.asks) > 0 && p.shards != 0 && p.roomForKeys() >= max(p.config.Batch/8, 1)
+	return len(p.asks) > 0 && p.shards != 0 && !p.full() && p.roomForKeys() >= max(p.config.Batch/8, 1)
 }
 
 // askings takes the next keys to look for. A transaction that was open when messages in hand were
 // read may have stored a message before them, so it reads a key again from where the floor was
 // when the key was last read.
 func (p *pump) askings() (all []asking) {
-	room := p.roomForKeys()
+	room := min(p.roomForKeys(), p.reader.most)
 	share := max(firstLimit, room/max(len(p.asks), 1)) // a little of many keys is sent faster than much of a few
 	for len(p.asks) > 0 && room > 0 {
 		key := p.asks[0]

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -144,9 +145,7 @@ func (l *lane) send(group []int) {
 			l.passOver(l.run.letters[i])
 		}
 	case len(v.each) == len(group):
-		for k, i := range group {
-			l.settle(i, v.each[k])
-		}
+		l.settleEach(group, v.each)
 	case v.err == nil, len(group) == 1:
 		for _, i := range group {
 			l.settle(i, v.err)
@@ -157,6 +156,24 @@ func (l *lane) send(group []int) {
 				l.send(one)
 			}
 		}
+	}
+}
+
+// settleEach settles the letters of a call that tells them apart. Where it can never send one of them,
+// the publisher may have kept the others from the broker for its sake: those that failed are tried
+// again without it.
+func (l *lane) settleEach(group []int, each []*failure) {
+	hopeless := slices.ContainsFunc(each, func(f *failure) bool { return f != nil && f.permanent })
+	var again []int
+	for k, i := range group {
+		if f := each[k]; hopeless && f != nil && !f.permanent {
+			again = append(again, i)
+			continue
+		}
+		l.settle(i, each[k])
+	}
+	if again = l.worthTrying(again); len(again) > 0 {
+		l.send(again)
 	}
 }
 

@@ -257,6 +257,35 @@ func TestOnePartOfAJoinedErrorIsNotTheAnswer(t *testing.T) {
 	assert.Equal(t, []int64{0, 1}, failed)
 }
 
+// TestTheNeighboursOfAHopelessMessageHaveNotFailed: a publisher may keep from the broker the other messages of a call with one that
+// it cannot send.
+func TestTheNeighboursOfAHopelessMessageHaveNotFailed(t *testing.T) {
+	hopeless := func(m *message.Message) bool { return m.UUID == "1" || m.UUID == "3" }
+	to := publishing(func(_ string, msgs ...*message.Message) error {
+		at := slices.IndexFunc(msgs, hopeless)
+		if at < 0 {
+			return nil
+		}
+		errs := make([]error, len(msgs))
+		for i := range errs {
+			errs[i] = errRefused
+		}
+		errs[at] = Permanent(errRefused)
+		return &PartialError{Errors: errs}
+	})
+	for burst := range 3 {
+		var letters []*letter
+		for id, key := range []string{"a", "b", "", "c", "b", "a"} {
+			letters = append(letters, mail(int64(id), key, "t"))
+		}
+		r := publishRun(to, 1+burst, letters)
+		sent, failed, untried := fateOf(r)
+		assert.Equal(t, []int64{0, 2, 5}, sent)
+		assert.Equal(t, []int64{1, 3}, failed)
+		assert.Equal(t, []int64{4}, untried, "it waits for the one before it")
+	}
+}
+
 // TestAnErrorThatPanicsIsThatOfItsMessage: what was confirmed beside it is not sent again.
 func TestAnErrorThatPanicsIsThatOfItsMessage(t *testing.T) {
 	calls := 0

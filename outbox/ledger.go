@@ -133,6 +133,7 @@ type flusher struct {
 type flush struct {
 	ledger     *ledger
 	statements []statement // those that are left
+	doubtful   bool        // the first of them may have been carried out, and its answer lost
 	missing    int         // rows that somebody else has changed
 	err        error
 }
@@ -168,8 +169,10 @@ func (f *flush) write(ctx context.Context, d *tables) error {
 		if err != nil {
 			return err
 		}
-		f.missing += s.rows - int(n)
-		f.statements = f.statements[1:]
+		if !f.doubtful {
+			f.missing += s.rows - int(n)
+		}
+		f.doubtful, f.statements = false, f.statements[1:]
 	}
 	return nil
 }
@@ -212,7 +215,7 @@ func (p *pump) flushFailed(f *flush) {
 	if tellsAgain(&fl.toldAt, fl.failures) {
 		p.log.Error("outbox: the relay could not record what it published; retrying", database.Explain(f.err), nil)
 	}
-	fl.failed = f
+	fl.failed, f.doubtful = f, true
 	fl.retryAt = time.Now().Add(growing(fl.failures, 100*time.Millisecond, 5*time.Second))
 	p.fail(f.err)
 }

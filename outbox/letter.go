@@ -63,6 +63,7 @@ type letter struct {
 	status   int   // in the table, when it was read
 	behind   int64 // the unsent message of its key before it, 0 for none; only looks for new messages fill it
 	attempts int
+	bytes    int // of payload and metadata
 	topic    string
 	msg      *message.Message
 	stored   time.Time // by the local clock
@@ -105,7 +106,7 @@ func (r *letterRow) letter(read time.Time) *letter {
 	l := &letter{
 		id: r.ID, at: r.StoredAt, hash: r.Hash, keyed: r.OrderKey != nil, head: r.Status == dialect.OutboxRetry && r.Blocked != nil,
 		again: r.Status == dialect.OutboxRetry, status: r.Status,
-		attempts: r.Attempts, topic: r.Topic, msg: message.NewMessage(r.UUID, message.Payload(r.Payload)),
+		attempts: r.Attempts, bytes: len(r.Payload), topic: r.Topic, msg: message.NewMessage(r.UUID, message.Payload(r.Payload)),
 		stored: read.Add(-time.Duration(r.Age) * time.Microsecond),
 	}
 	if r.Behind != nil {
@@ -115,6 +116,7 @@ func (r *letterRow) letter(read time.Time) *letter {
 	if r.Metadata == nil {
 		return l
 	}
+	l.bytes += len(*r.Metadata)
 	if err := json.Unmarshal([]byte(*r.Metadata), &l.msg.Metadata); err != nil {
 		l.msg.Metadata = nil
 		l.broken = Permanent(fmt.Errorf("metadata of message %q: %w", r.UUID, err))

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"database/sql/driver"
@@ -18,21 +19,28 @@ func (r *Relay) listen(ctx context.Context) {
 	if !r.sql.Notifies || r.tooFewConnections() {
 		return
 	}
+	heard, silent := false, 0
 	for failures := 1; ctx.Err() == nil; failures++ {
 		began := time.Now()
-		err := r.await("the connection that listens", func() error { return r.listenOnce(ctx) })
+		err := r.await("the connection that listens", func() error { return r.listenOnce(ctx, &heard) })
 		if ctx.Err() != nil {
 			return
 		}
-		if errors.Is(err, errDeaf) {
+		mute := !heard && errors.Is(err, errSilent)
+		if mute {
+			silent++
+		}
+		if errors.Is(err, errDeaf) || silent == deafAfter {
 			r.log.Info("outbox: notices from other processes do not reach this relay; it polls instead",
-				watermill.LogFields{"reason": err.Error()})
+				watermill.LogFields{"reason": errDeaf.Error()})
 			return
 		}
 		if time.Since(began) > time.Minute {
 			failures = 1
 		}
-		r.log.Info("outbox: the relay lost the connection on which it hears notices; reconnecting", nil)
+		if !mute {
+			r.log.Info("outbox: the relay lost the connection on which it hears notices; reconnecting", nil)
+		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(growing(failures, time.Second, time.Minute)):
@@ -46,61 +54,67 @@ func (r *Relay) tooFewConnections() bool {
 	return most > 0 && most < 4
 }
 
-// errDeaf says that no notice can be heard on this pool.
-var errDeaf = errors.New("the driver or a pooler does not pass notices on")
+// deafAfter is after how many notices that did not arrive a relay that has never heard one listens no
+// more: a slow database may lose one or two.
+const deafAfter = 3
 
-// listenOnce listens on one connection until it breaks.
-func (r *Relay) listenOnce(ctx context.Context) error {
+var (
+	errDeaf   = errors.New("the driver or a pooler does not pass notices on")
+	errSilent = errors.New("a notice did not arrive")
+)
+
+// listenOnce listens on one connection until it breaks, and notes in heard that a notice arrived.
+func (r *Relay) listenOnce(ctx context.Context, heard *bool) error {
 	conn, err := r.db.Conn(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Close() //nolint:errcheck // the pool discards it
-	deaf := false
+	var found error
 	err = conn.Raw(func(driverConn any) error {
 		wait := waiter(driverConn)
 		exec, executes := driverConn.(driver.ExecerContext)
-		if deaf = wait == nil || !executes; deaf {
+		if wait == nil || !executes {
+			found = errDeaf
 			return nil
 		}
 		if _, err := exec.ExecContext(ctx, r.sql.Listen, nil); err != nil {
 			return driver.ErrBadConn
 		}
-		heard, err := r.hear(ctx, wait)
-		deaf = err == nil && !heard
-		for heard {
-			if _, err := wait(ctx); err != nil {
-				break
+		if found = r.hear(ctx, wait); found == nil {
+			*heard = true
+		}
+		for found == nil {
+			if _, found = wait(ctx); found == nil {
+				r.Wake()
 			}
-			r.Wake()
 		}
 		return driver.ErrBadConn // it listens: the pool must not lend it to others
 	})
-	if deaf {
-		return errDeaf
-	}
-	return err
+	return cmp.Or(found, err)
 }
 
-// hear sends a notice through the pool and reports whether it arrives. Others do not count: a pooler
-// may have left them on the connection before.
-func (r *Relay) hear(ctx context.Context, wait func(context.Context) (payload string, err error)) (heard bool, err error) {
+// hear sends a notice through the pool and returns errSilent if it does not arrive. Others do not count:
+// a pooler may have left them on the connection before.
+func (r *Relay) hear(ctx context.Context, wait func(context.Context) (payload string, err error)) error {
 	const patience = 5 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	own := rand.Text()
-	if _, err := r.db.ExecContext(ctx, r.sql.Notify+`, '`+own+`'`); err != nil {
-		return false, err // the database is down or the pool exhausted, which says nothing about notices
+	sending, sent := context.WithTimeout(ctx, lookTimeout)
+	_, err := r.db.ExecContext(sending, r.sql.Notify+`, '`+own+`'`)
+	if sent(); err != nil {
+		return err // the database is down or the pool exhausted, which says nothing about notices
 	}
+	ctx, cancel := context.WithTimeout(ctx, patience) // only now: a busy database takes long to send it
+	defer cancel()
 	for {
 		payload, err := wait(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return false, nil
+			return errSilent
 		case err != nil:
-			return false, err
+			return err
 		case payload == own:
-			return true, nil
+			return nil
 		}
 		r.Wake()
 	}

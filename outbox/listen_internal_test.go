@@ -2,8 +2,15 @@ package outbox
 
 import (
 	"context"
+	"database/sql"
+	"database/sql/driver"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -36,5 +43,90 @@ func TestOnlyAConnectionLikePgxWaits(t *testing.T) {
 		struct{}{}, of[int]{}, of[*waits]{}, of[any]{}, of[*waitsOtherwise]{&waitsOtherwise{}}, of[*waitsForLess]{&waitsForLess{}},
 	} {
 		assert.Nil(t, waiter(other), "%T", other)
+	}
+}
+
+// wire is a connection like pgx's. It takes its time to send a notice and to pass it on, and loses the first ones.
+type wire struct {
+	send, pass time.Duration
+	lost       int
+	sent       int
+	notices    chan string
+}
+
+func (w *wire) Connect(context.Context) (driver.Conn, error) { return w, nil }
+func (*wire) Driver() driver.Driver                          { return nil }
+func (*wire) Prepare(string) (driver.Stmt, error)            { return nil, driver.ErrSkip }
+func (*wire) Begin() (driver.Tx, error)                      { return nil, driver.ErrSkip }
+func (*wire) Close() error                                   { return nil }
+func (w *wire) Conn() *wire                                  { return w }
+
+func (w *wire) ExecContext(ctx context.Context, query string, _ []driver.NamedValue) (driver.Result, error) {
+	_, payload, some := strings.Cut(query, "'")
+	if !some {
+		return driver.ResultNoRows, nil
+	}
+	select {
+	case <-time.After(w.send):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if w.sent++; w.sent > w.lost {
+		w.notices <- strings.TrimSuffix(payload, "'")
+	}
+	return driver.ResultNoRows, nil
+}
+
+func (w *wire) WaitForNotification(ctx context.Context) (*notice, error) {
+	select {
+	case payload := <-w.notices:
+		<-time.After(w.pass)
+		return &notice{payload}, ctx.Err()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// TestASlowMomentMakesNoRelayDeaf for the rest of its life.
+func TestASlowMomentMakesNoRelayDeaf(t *testing.T) {
+	const said = "outbox: notices from other processes do not reach this relay; it polls instead"
+	for name, c := range map[string]struct {
+		wire
+		deaf bool
+	}{
+		"at once":            {},
+		"a busy pool":        {wire: wire{send: 4900 * time.Millisecond, pass: 200 * time.Millisecond}},
+		"two notices lost":   {wire: wire{lost: 2}},
+		"none is ever heard": {wire: wire{lost: 100}, deaf: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := &c.wire
+				l.notices = make(chan string, 1)
+				pool := sql.OpenDB(l)
+				defer func() { assert.NoError(t, pool.Close()) }()
+				log := watermill.NewCaptureLogger()
+				r, err := NewRelay(sqlx.NewDb(pool, "pgx"), confirming{}, RelayConfig{Dialect: "postgres", Logger: log})
+				require.NoError(t, err)
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				ended := make(chan bool)
+				go func() { r.listen(ctx); close(ended) }()
+				select {
+				case <-ended:
+				case <-time.After(time.Hour):
+				}
+				assert.Equal(t, c.deaf, log.Has(watermill.CapturedMessage{
+					Level: watermill.InfoLogLevel, Msg: said, Fields: watermill.LogFields{"reason": errDeaf.Error()},
+				}))
+				if c.deaf {
+					return
+				}
+				l.notices <- "of another process"
+				<-r.woken
+				stop()
+				<-ended
+			})
+		})
 	}
 }

@@ -3,10 +3,12 @@ package outbox
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -273,4 +275,28 @@ func TestAWalkFindsEveryKey(t *testing.T) {
 	}
 	assert.Len(t, found, 1201)
 	assert.Greater(t, time.Until(p.reader.walk.at), walkEvery/2)
+}
+
+// The connection broke after the server had carried out a statement, and before it said so.
+func TestAnAnswerThatIsLostIsNobodyElsesChange(t *testing.T) {
+	log := watermill.NewCaptureLogger()
+	p := newLeasedPump(t, RelayConfig{Logger: log})
+	p.put(t, "k", dialect.OutboxPending, 1, 2)
+	p.ledger.sent = []dialect.Row{{ID: 1, StoredAt: 1}}
+	loses := func() {
+		p.flush(t.Context())
+		done := <-p.flusher.done
+		done.statements, done.err = done.ledger.statements(p.tables, p.lease.token, 0), io.ErrUnexpectedEOF
+		p.flushed(done)
+		p.flusher.retryAt = time.Time{}
+	}
+	loses()
+	p.flushAll(t)
+	assert.False(t, log.HasError(errChanged))
+
+	p.ledger.postpone = []postponed{{letters: []dialect.Row{{ID: 2, StoredAt: 1}}}}
+	p.ledger.sent = []dialect.Row{{ID: 1, StoredAt: 1}}
+	loses()
+	p.flushAll(t)
+	assert.True(t, log.HasError(errChanged), "somebody else has deleted what the second statement was for")
 }

@@ -177,7 +177,7 @@ func (l *line) firsts() []int {
 func (p *pump) makeRoom(err error) {
 	const patience = 3
 	o := &p.outage
-	if o.probes < patience || p.room() >= p.leastRoom() {
+	if o.probes < patience || !p.crowded() {
 		return
 	}
 	window := 2 * p.config.Batch
@@ -199,7 +199,8 @@ func (p *pump) stays(l *letter) bool {
 	if _, there := p.window[id]; some && there {
 		return id == l.id
 	}
-	if !some && len(o.kept) >= p.config.Batch { // the rest of the window is for reading on
+	large := l.bytes > lookBytes/p.config.Batch
+	if !some && (len(o.kept) >= p.config.Batch || large && len(o.kept) > 0) { // the rest of the window is for reading on
 		return false
 	}
 	o.kept[l.topic] = l.id

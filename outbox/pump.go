@@ -27,6 +27,7 @@ type pump struct {
 	asks     []int64           // keys to look for
 	toAsk    []int64           // blocked keys whose heads are yet to be checked
 	window   map[int64]*letter // letters in hand
+	bytes    int               // of all of them
 	drawn    int               // how many of them looks for keys found
 	lanes    []line
 	ledger   *ledger // results of letters that are not in the table yet
@@ -145,6 +146,9 @@ func (p *pump) end() {
 	}
 	late := time.NewTimer(time.Until(p.drained))
 	defer late.Stop()
+	if p.reader.busy {
+		p.reader.stop()
+	}
 	ended := make(chan struct{})
 	go func() { p.running.Wait(); close(ended) }()
 	select {
@@ -152,12 +156,19 @@ func (p *pump) end() {
 	case <-late.C:
 		return
 	}
-	if !p.flusher.busy || !p.lease.valid() { // a write after the lease changes nothing
-		return
+	if p.flusher.busy && p.lease.valid() { // a write after the lease changes nothing
+		select {
+		case <-p.flusher.done:
+		case <-late.C:
+			return
+		}
 	}
-	select {
-	case <-p.flusher.done:
-	case <-late.C:
+	if p.reader.busy {
+		select {
+		case <-p.reader.done:
+			p.reader.busy = false
+		case <-late.C:
+		}
 	}
 }
 

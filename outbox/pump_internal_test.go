@@ -28,6 +28,7 @@ func newPumpOf(t *testing.T, r *Relay) *pump {
 		}
 	})
 	p.assigned, p.shards = true, allShards
+	p.reader.most = 2 * p.config.Batch // as after messages that were small
 	return p
 }
 
@@ -206,6 +207,21 @@ func TestABatchInAnOutageEndsOnceItsLedgerIsWritten(t *testing.T) {
 	assert.False(t, p.finished())
 	p.flusher.failed, p.lanes[0].busy = nil, true
 	assert.False(t, p.finished())
+}
+
+// It would go on when Run has returned, on a pool that is closed then.
+func TestAPumpThatStopsEndsItsLook(t *testing.T) {
+	r := newTestRelay(t, oneLane(RelayConfig{Drain: time.Hour}))
+	r.db.SetMaxOpenConns(1)
+	conn, err := r.db.Conn(t.Context())
+	require.NoError(t, err)
+	p := newPump(r, newLease(), false)
+	p.assigned, p.shards = true, allShards
+	p.read(t.Context())
+	require.True(t, p.reader.busy)
+	p.end()
+	assert.False(t, p.reader.busy)
+	require.NoError(t, conn.Close())
 }
 
 func TestAPumpThatStopsSendsNothingMore(t *testing.T) {

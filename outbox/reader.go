@@ -26,6 +26,7 @@ const (
 type reader struct {
 	done chan *reading
 	busy bool
+	stop func() // ends the look on its way
 
 	epoch     int  // of the assignment of shards; the pump ignores readings of an earlier one
 	exhausted bool // the last sweep left nothing
@@ -40,6 +41,7 @@ type reader struct {
 	dueAt    time.Time // when the next retry is due; zero for never
 	dueDone  bool      // the last look for due retries left nothing
 	last     kind      // of the last look: the other kinds come next
+	most     int       // letters that the next look may find
 	failures int
 	toldAt   time.Time // when a failure was last logged
 
@@ -47,7 +49,7 @@ type reader struct {
 }
 
 func newReader() reader {
-	return reader{done: make(chan *reading, 1), hungry: true, pause: soonest, last: keys}
+	return reader{done: make(chan *reading, 1), hungry: true, pause: soonest, last: keys, most: firstLook}
 }
 
 // rung notes that somebody has stored a message.
@@ -88,7 +90,7 @@ func (p *pump) room() int { return 2*p.config.Batch - len(p.window) }
 // cannotTake reports whether a look for messages would be useless: the relay has no shard or no
 // room or, if it works once, has seen everything.
 func (p *pump) cannotTake() bool {
-	return p.shards == 0 || p.room() < p.leastRoom() || p.once && p.reader.exhausted
+	return p.shards == 0 || p.crowded() || p.once && p.reader.exhausted
 }
 
 // leastRoom is how much room makes a look worthwhile: a quarter of what looks for keys leave.
@@ -130,7 +132,7 @@ func (p *pump) read(ctx context.Context) {
 		}
 		look.heads = p.headsToAsk()
 	}
-	look.limit = min(p.room(), p.config.Batch)
+	look.limit = min(p.room(), p.config.Batch, r.most)
 	ids := make([]int64, 0, len(p.window))
 	look.had = make(map[int64]*letter)
 	for id, l := range p.window {
@@ -140,8 +142,10 @@ func (p *pump) read(ctx context.Context) {
 		}
 	}
 	look.window = dialect.IDs(ids)
-	r.busy, r.last = true, next
+	ctx, cancel := context.WithCancel(ctx)
+	r.busy, r.last, r.stop = true, next, cancel
 	p.beside("a look into the outbox", func() error { return p.look(ctx, look) }, func(err error) {
+		cancel()
 		look.err = err
 		r.done <- look
 	})
@@ -182,6 +186,7 @@ func (p *pump) took(r *reading) {
 		p.readFailed(now, r.err)
 		return
 	}
+	p.sized(r)
 	if p.reader.failures > 0 {
 		p.log.Info("outbox: the database can be read again", nil)
 		p.reader.failures = 0
@@ -369,6 +374,7 @@ func (p *pump) tailPaged(r *reading, now time.Time, asked int) {
 func (p *pump) readFailed(now time.Time, err error) {
 	rd := &p.reader
 	rd.failures++
+	rd.most = max(min(rd.most, p.config.Batch)/2, 1) // it may have been too much
 	if tellsAgain(&rd.toldAt, rd.failures) {
 		p.log.Error("outbox: the relay cannot read the outbox; retrying", database.Explain(err), nil)
 	}

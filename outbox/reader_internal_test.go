@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/internal/dialect"
 )
 
 var errDatabase = errors.New("the database is gone")
@@ -206,6 +208,56 @@ func TestADatabaseThatCouldNotBeReadIsReadFromTheStart(t *testing.T) {
 	p.took(&reading{kind: pending, err: errDatabase})
 	assert.Zero(t, p.reader.at)
 	assert.Zero(t, p.reader.floor.id(time.Now()), "another server may have taken over, with smaller ids")
+}
+
+// A look that takes too long would do so again.
+func TestALookAfterOneThatFailedAsksForLess(t *testing.T) {
+	p := newLeasedPump(t, RelayConfig{Batch: 100})
+	for id := range int64(60) {
+		p.put(t, "k", dialect.OutboxPending, id+1)
+	}
+	var limits []int
+	for _, err := range []error{errDatabase, errDatabase, nil, nil} {
+		p.reader.last, p.reader.lookAt, p.reader.hungry = keys, time.Time{}, true
+		p.read(t.Context())
+		r := p.await(t)
+		require.Equal(t, pending, r.kind)
+		limits = append(limits, r.limit)
+		r.err = err
+		p.took(r)
+	}
+	assert.Equal(t, []int{100, 50, 25, 50}, limits)
+}
+
+// Otherwise a backlog of them would take all memory.
+func TestLargeMessagesAreReadFewAtATime(t *testing.T) {
+	p := newLeasedPump(t, RelayConfig{})
+	p.put(t, "k", dialect.OutboxPending, 1)
+	_, err := p.db.ExecContext(t.Context(), `UPDATE millrace_outbox SET payload = zeroblob(1000), metadata = '{}'`)
+	require.NoError(t, err)
+	p.reads(t)
+	assert.Equal(t, 1002, p.bytes)
+	p.deliver(t)
+	p.flushAll(t)
+	assert.Zero(t, p.bytes)
+
+	look := &reading{kind: pending, limit: 16, epoch: p.reader.epoch, shards: p.shards}
+	for id := range int64(16) {
+		l := mail(id+1, "", "t")
+		l.bytes = 4 << 20
+		look.letters = append(look.letters, l)
+	}
+	p.took(look)
+	assert.Len(t, p.window, 16)
+	assert.True(t, p.cannotTake())
+	p.check(hash("k"))
+	assert.False(t, p.mayAsk())
+	p.letGo(1)
+	assert.False(t, p.cannotTake())
+	require.True(t, p.mayAsk())
+	p.reader.last = due
+	p.read(t.Context())
+	assert.Equal(t, 8, p.await(t).limit)
 }
 
 func TestAHeadThatIsInHandBlocksThoughTheTableDoesNotSaySo(t *testing.T) {

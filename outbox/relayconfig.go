@@ -50,8 +50,9 @@ type RelayConfig struct {
 	// to the token of its lease.
 	Name string
 
-	// Batch is how many messages the relay reads and publishes at once; it holds twice as many
-	// in memory. Defaults to 500: a publisher with pipelined confirms gains nothing from more.
+	// Batch is how many messages the relay reads and publishes at once, fewer if they have more
+	// than about 32 MiB together; it holds twice as many in memory, and copies of those on their
+	// way. Defaults to 500: a publisher with pipelined confirms gains nothing from more.
 	Batch int
 
 	// Lanes is how many calls of the publisher run at once; all messages of a key take the

@@ -22,5 +22,5 @@ func openTables(pool *sqlx.DB, name string, names dialect.Names) (*tables, error
 	if err != nil {
 		return nil, fmt.Errorf("outbox: %w", err)
 	}
-	return &tables{db: db, sql: &db.Dialect.Outbox, bell: bell.Of(pool.DB)}, nil
+	return &tables{db: db, sql: &db.Dialect.Outbox, bell: bell.Of(pool.DB, names)}, nil
 }

@@ -42,7 +42,7 @@ func (p *pump) turn(key int64) *turn {
 
 // hold takes a letter in hand.
 func (p *pump) hold(l *letter) {
-	p.window[l.id] = l
+	p.enter(l)
 	if l.drawn {
 		p.drawn++
 	}
@@ -62,6 +62,7 @@ func (p *pump) letGo(id int64) {
 		return
 	}
 	delete(p.window, id)
+	p.bytes -= l.bytes
 	if l.drawn {
 		p.drawn--
 	}
@@ -152,7 +153,7 @@ func (p *pump) unsureOf(l *letter, r *reading) bool {
 func (p *pump) holdBack(l *letter) {
 	t := p.turn(l.hash)
 	if _, there := p.window[l.id]; !there {
-		p.window[l.id] = l
+		p.enter(l)
 	} else {
 		t.onWay = max(t.onWay-1, 0)
 	}

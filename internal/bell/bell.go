@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"sync"
 	"weak"
+
+	"github.com/millrace-go/millrace/internal/dialect"
 )
 
 // Bell wakes its listeners.
@@ -43,19 +45,24 @@ func (b *Bell) Ring() (heard bool) {
 	return len(b.listeners) > 0
 }
 
-// bells has one bell per pool for as long as the pool lives, so that writers and waiters on one
-// pool meet without being introduced.
-var bells sync.Map // weak.Pointer[sql.DB] to *Bell
+// bells has one bell per pool and tables for as long as the pool lives, so that writers and waiters on
+// both meet without being introduced.
+var bells sync.Map // place to *Bell
 
-// Of returns the bell of db.
-func Of(db *sql.DB) *Bell {
-	key := weak.Make(db)
+type place struct {
+	pool   weak.Pointer[sql.DB]
+	tables dialect.Names
+}
+
+// Of returns the bell of the tables in db.
+func Of(db *sql.DB, tables dialect.Names) *Bell {
+	key := place{weak.Make(db), tables}
 	if b, ok := bells.Load(key); ok {
 		return b.(*Bell)
 	}
 	b, loaded := bells.LoadOrStore(key, &Bell{})
 	if !loaded {
-		runtime.AddCleanup(db, func(key weak.Pointer[sql.DB]) { bells.Delete(key) }, key)
+		runtime.AddCleanup(db, func(key place) { bells.Delete(key) }, key)
 	}
 	return b.(*Bell)
 }

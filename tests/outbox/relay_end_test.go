@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -56,6 +57,33 @@ var relayEndBodies = []testdb.Body{
 		for id, n := range b.counts() {
 			assert.LessOrEqual(t, n, 2, id)
 		}
+	}},
+	{Name: "a relay whose registration has no answer", Why: "the others would leave it a share for as long as a lease", Run: func(t *testing.T, db *testdb.DB) {
+		p, b := newPost(t, db), newStrict(t)
+		if db.Dialect == "mysql" {
+			db = db.Open(t, testdb.Params("interpolateParams", "true")) // else the answer to a prepared statement cannot be lost
+		}
+		pool := faults.Open(t, db)
+		relays := func() int { return db.Count(t, `SELECT COUNT(*) FROM millrace_outbox_relays`) }
+		var once sync.Once
+		onRegistration := func(do func() error) {
+			once = sync.Once{}
+			pool.Set(faults.Plan{After: faults.At("INSERT INTO millrace_outbox_relays", func() (err error) {
+				once.Do(func() { err = do() })
+				return err
+			})})
+		}
+		long := func(c *outbox.RelayConfig) { c.Lease = time.Hour }
+		onRegistration(func() error { return errRefused })
+		relay := start(t, p.relayOn(pool.DB, b, long))
+		p.sentOnce(b, p.store("orders", b.letters("k", 3)...))
+		assert.Equal(t, 1, relays())
+		require.NoError(t, relay.stop())
+
+		ctx, stop := context.WithCancel(t.Context())
+		onRegistration(func() error { stop(); return ctx.Err() })
+		require.NoError(t, p.relayOn(pool.DB, b, long).Run(ctx))
+		assert.Zero(t, relays())
 	}},
 	{Name: "a publisher that takes longer than the lease", Why: "the lease is extended meanwhile, so no other relay sends the same", Run: func(t *testing.T, db *testdb.DB) {
 		p, b, g := newPost(t, db), newStrict(t), newGate()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/faults"
@@ -106,6 +107,18 @@ func TestARelayIsToldOfCommits(t *testing.T) {
 			})
 			return
 		}
+		p.isToldAtOnce()
+	})
+	t.Run("on another pool, by NOTIFY, beside the relay of another outbox", func(t *testing.T) {
+		t.Parallel()
+		p := newPost(t, testdb.On(t, "postgres"))
+		if p.db.Driver == "postgres" {
+			t.Skip("through database/sql lib/pq passes no notice on")
+		}
+		const beside = "beside_"
+		require.NoError(t, rig.NewOutbox(t, p.db.DB, outbox.Config{TablePrefix: beside}).Migrate(t.Context()))
+		start(t, p.relayOn(p.db.DB, newMemoryBroker(), asItComes, func(c *outbox.RelayConfig) { c.TablePrefix = beside }))
+		p.slow(p.db.Open(t))
 		p.isToldAtOnce()
 	})
 }
