@@ -296,10 +296,10 @@ type refuses func()
 func (f refuses) Publish(string, ...*message.Message) error { f(); return errBoom }
 func (refuses) Close() error                                { return nil }
 
-// leaves stops a service of which n messages are stuck.
-func (b *bed) leaves(n int) {
+// leavesThree stops a service of which three messages are stuck.
+func (b *bed) leavesThree() {
 	b.Helper()
-	s, _ := b.stuck(n)
+	s, _ := b.stuck(3)
 	require.NoError(b, s.router.Close())
 	b.unserve()
 }

@@ -133,7 +133,7 @@ var remedyBodies = []testdb.Body{
 	})},
 	{Name: "many are sent back, and some cannot be", Why: "the others are, and what the publisher refuses waits for an operator again",
 		Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-			b.leaves(3)
+			b.leavesThree()
 			b.db.Do(t, `UPDATE millrace_messages SET topic = ? WHERE id = ?`, []byte{}, b.find(admin.Filter{})[0].ID)
 			before, ops, broker := b.find(admin.Filter{}), admin.New(b.store), &rig.Publisher{}
 			broker.FailWith(errBoom)
@@ -160,7 +160,7 @@ var remedyBodies = []testdb.Body{
 		})},
 	{Name: "a call for many that ends before all were sent back", Why: "it says what cannot be: the next call does not look there",
 		Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-			b.leaves(3)
+			b.leavesThree()
 			b.db.Do(t, `UPDATE millrace_messages SET topic = ? WHERE id = ?`, []byte{}, b.find(admin.Filter{})[0].ID)
 			ctx, cancel := context.WithCancel(t.Context())
 			var mark int64
@@ -174,7 +174,7 @@ var remedyBodies = []testdb.Body{
 			assert.Equal(t, 1, n)
 		})},
 	{Name: "many are sent back, and the publisher refuses one", Why: "it concerns one message only, in batches of any size", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		b.leaves(3)
+		b.leavesThree()
 		first, ops := b.find(admin.Filter{})[0], admin.New(b.store)
 		for _, batch := range []int{0, 1} {
 			broker := refusesOne(first.UUID)
@@ -361,7 +361,7 @@ var remedyBodies = []testdb.Body{
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_audit_messages`))
 	})},
 	{Name: "the context of a call for many ends at a message", Why: "everybody knows what happened to each: the call finishes it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		b.leaves(3)
+		b.leavesThree()
 		pool := faults.Open(t, b.db)
 		for _, call := range []string{"millrace_audit", faults.Commit} {
 			ctx, cancel := context.WithCancel(t.Context())
