@@ -26,7 +26,7 @@ type claim struct {
 	inDoubt        bool               // our COMMIT failed, so it may have been applied
 	refused        bool               // our COMMIT was refused because of a conflict
 	over           bool               // committed or rolled back
-	unserved       bool               // the database is down or a setting is wrong: pause before the nack
+	unserved       bool               // the database is down, a setting is wrong or the message too large: pause before the nack
 	answer         string             // how the inbox knew a copy
 	parked         why                // why the message was parked; zero if it was not
 	parkedAsReplay bool               // it was parked because it was replayed
@@ -134,8 +134,9 @@ func (c *claimConsumer) claim(msg *message.Message, v *visit) (*claim, error) {
 // unclaimed ends a delivery that claiming failed for. It delays the nack, unless a wait for the database
 // or for a twin has delayed it already.
 func (c *claimConsumer) unclaimed(d *delivery, err error) error {
+	kind := saysOf(err)
 	if d.ctx.Err() == nil && !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrInProgress) &&
-		saysOf(err) == dialect.Other {
+		(kind == dialect.Other || kind == dialect.TooLarge) {
 		return c.reject(d, err)
 	}
 	d.interrupted(err)

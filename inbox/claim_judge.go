@@ -32,11 +32,14 @@ func (s *Store) insertMessage(ctx context.Context, tx *sqlx.Tx, cl *claim, open 
 	if err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, s.dialect.InsertMessage, args...); err != nil {
+	if _, err = tx.ExecContext(ctx, s.dialect.InsertMessage, args...); err == nil {
+		err = s.checkIn(ctx, tx, payload)
+	}
+	if err != nil {
 		err = s.refused(ctx, err, payload.size(cl.as.Came.Metadata))
 		return fmt.Errorf("store the message, whose payload has %d bytes: %w", len(cl.as.Came.Payload), err)
 	}
-	return s.checkIn(ctx, tx, payload)
+	return nil
 }
 
 // rowOf returns the arguments of InsertMessage, and the payload among them.

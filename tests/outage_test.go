@@ -270,7 +270,7 @@ func TestOutageAtTheEndOfATransaction(t *testing.T) {
 						return nil, errBoom
 					}
 					return effect(msg)
-				}, on(b.newStore(pool.DB, inbox.Config{})), func(i *millrace.Inbox) { i.Timeout = 2 * time.Second })
+				}, on(b.newStore(pool.DB, inbox.Config{})), func(i *millrace.Inbox) { i.Timeout = 10 * time.Second })
 				must(t, h, newMessage("before"))
 
 				msg := newMessage("during")

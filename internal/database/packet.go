@@ -17,7 +17,7 @@ func (db *DB) BeyondPacket(ctx context.Context, bytes int) bool {
 	if db.Dialect.Name != dialect.MySQLName || bytes < leastPacket {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	var settings []struct {
 		Name  string `db:"Variable_name"`

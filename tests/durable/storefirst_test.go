@@ -131,6 +131,35 @@ func TestAMessageLargerThanThePacketStopsNoOther(t *testing.T) {
 		pool.Set(faults.Plan{})
 		require.NoError(t, do(h, newMessage()))
 	})
+	t.Run("a collision that goes into a blob, without a queue", func(t *testing.T) {
+		b, events := newBed(t, testdb.On(t, "mysql")), &rig.Events{}
+		pool := faults.Open(t, b.db)
+		store := rig.NewStore(t, pool.DB, inbox.Config{WithoutPlugin: true, BlobsAbove: 1 << 10, Observers: []inbox.Observer{events}})
+		h, msg := millrace.Inbox{Store: store, Consumer: consumer}.Middleware(silent(effect)), newMessage()
+		require.NoError(t, do(h, msg.Copy()))
+		large := another(msg)
+		large.Payload = make([]byte, b.count(`SELECT @@max_allowed_packet`)+1<<20)
+		pool.Set(faults.Plan{Before: faults.Lose("INSERT INTO millrace_blobs")})
+		require.ErrorContains(t, do(h, large), "max_allowed_packet")
+		assert.Zero(t, events.Count("outage"))
+	})
+	t.Run("parked by the gate, without a queue", func(t *testing.T) {
+		b := newBed(t, testdb.On(t, "mysql"))
+		pool := faults.Open(t, b.db)
+		store := rig.NewStore(t, pool.DB, inbox.Config{WithoutPlugin: true})
+		h := millrace.Inbox{Store: store, Consumer: consumer}.Middleware(millrace.VersionGate{}.Middleware(silent(effect)))
+		require.NoError(t, do(h, stamped("a", 1)))
+		large := stamped("a", 1)
+		large.Payload = make([]byte, b.count(`SELECT @@max_allowed_packet`)+1<<20)
+		pool.Set(faults.Plan{Before: faults.Lose("INSERT INTO millrace_messages")})
+		shortest := time.Hour
+		for range 4 {
+			began := time.Now()
+			require.ErrorContains(t, do(h, large), "max_allowed_packet")
+			shortest = min(shortest, time.Since(began))
+		}
+		assert.GreaterOrEqual(t, shortest, 50*time.Millisecond, "its source redelivers it at once")
+	})
 }
 
 // storeFirstBodies: a message is committed to the table before it is delivered.
