@@ -76,6 +76,11 @@ func consume(store *inbox.Store, out message.Publisher, t *telemetry) (*message.
 	if err != nil {
 		return nil, err
 	}
+	// Without a Durable a database that is away for a minute would use up the delivery limit of the queue.
+	receipts, err := pubsub.Durable{Store: store, Consumer: "mail"}.Decorate(broker)
+	if err != nil {
+		return nil, err
+	}
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NewSlogLogger(slog.Default()))
 	if err != nil {
 		return nil, err
@@ -83,7 +88,7 @@ func consume(store *inbox.Store, out message.Publisher, t *telemetry) (*message.
 	router.AddMiddleware(t.tracer.Middleware)
 	millrace.Inbox{Store: store, Outbox: out}.AddTo(router)
 	router.AddHandler("accounts", "payments", sub, "receipts", out, book)
-	router.AddConsumerHandler("mail", "receipts", broker, func(msg *message.Message) error {
+	router.AddConsumerHandler("mail", "receipts", receipts, func(msg *message.Message) error {
 		slog.Info("receipt", "account", string(msg.Payload))
 		return nil
 	})

@@ -52,10 +52,7 @@ func relay(ctx context.Context, db *sqlx.DB) error {
 
 // queues are quorum queues with dead letters, one for each topic.
 func queues() amqp.Config {
-	return rabbitmq.NewQueueConfig(os.Getenv("AMQP_URL"), rabbitmq.Queues{
-		Quorum: true, DeadLetters: true,
-		DeliveryLimit: 10_000, // 20, the default, are used up when the database is away for a minute
-	})
+	return rabbitmq.NewQueueConfig(os.Getenv("AMQP_URL"), rabbitmq.Queues{Quorum: true, DeadLetters: true})
 }
 
 // telemetry is what a process tells of itself.
