@@ -79,6 +79,18 @@ func typeOf(c *sql.ColumnType) []any {
 	return []any{c.Name(), c.DatabaseTypeName(), c.ScanType().String(), nullable, knowsNullable, length, knowsLength, precision, scale, knowsScale}
 }
 
+// hasOne plays s on a server, where a table must have one row at the end.
+func hasOne(t *testing.T, s *inboxtest.Scenario, dialect, table string) {
+	t.Helper()
+	db := testdb.On(t, dialect, testdb.Empty())
+	s.Databases = []inboxtest.Database{{Driver: db.Driver, DSN: db.DSN}}
+	s.Ledger = func(ctx context.Context, db *sqlx.DB) (any, error) {
+		var rows int
+		return rows, db.GetContext(ctx, &rows, `SELECT COUNT(*) FROM `+table)
+	}
+	s.Want = 1
+}
+
 // What Prepare has stored is there in each play, also where deleting a parent deletes its children.
 func TestRowsBehindAForeignKey(t *testing.T) {
 	for _, dialect := range []string{"mysql", "postgres"} {
@@ -97,13 +109,7 @@ func TestRowsBehindAForeignKey(t *testing.T) {
 				}
 				return err
 			}
-			s.Ledger = func(ctx context.Context, db *sqlx.DB) (any, error) {
-				var rules int
-				return rules, db.GetContext(ctx, &rules, `SELECT COUNT(*) FROM account_rules`)
-			}
-			s.Want = 1
-			db := testdb.On(t, dialect, testdb.Empty())
-			s.Databases = []inboxtest.Database{{Driver: db.Driver, DSN: db.DSN}}
+			hasOne(t, &s, dialect, "account_rules")
 			inboxtest.CrashAfterCommit(t, s)
 		})
 	}
@@ -111,7 +117,6 @@ func TestRowsBehindAForeignKey(t *testing.T) {
 
 // A table that the service makes by itself is empty at the beginning of each play.
 func TestATableThatTheServiceMakes(t *testing.T) {
-	db := testdb.On(t, "postgres", testdb.Empty())
 	s := accounts(right)
 	service := s.Service
 	s.Service = func(p *inboxtest.Process) error {
@@ -121,12 +126,7 @@ func TestATableThatTheServiceMakes(t *testing.T) {
 		}
 		return errors.Join(err, service(p))
 	}
-	s.Ledger = func(ctx context.Context, db *sqlx.DB) (any, error) {
-		var starts int
-		return starts, db.GetContext(ctx, &starts, `SELECT COUNT(*) FROM starts`)
-	}
-	s.Want = 1
-	s.Databases = []inboxtest.Database{{Driver: db.Driver, DSN: db.DSN}}
+	hasOne(t, &s, "postgres", "starts")
 	inboxtest.Duplicate(t, s)
 }
 
