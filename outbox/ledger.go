@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -230,6 +231,15 @@ func tellsAgain(toldAt *time.Time, failures int) bool {
 	}
 	*toldAt = time.Now()
 	return true
+}
+
+// growing is the n-th of a series of pauses that double from first to longest, with jitter.
+func growing(n int, first, longest time.Duration) time.Duration {
+	pause := min(first<<min(n-1, 30), longest)
+	if pause <= 0 {
+		pause = longest
+	}
+	return pause/2 + rand.N(pause/2+1) //nolint:gosec // jitter needs no secrecy
 }
 
 // fail keeps the first failure for RelayBatch.
