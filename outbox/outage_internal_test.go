@@ -148,6 +148,21 @@ func TestAnOutagePassesOverMoreWithEachProbe(t *testing.T) {
 	assert.Contains(t, p.trouble, "ill")
 }
 
+// A window of large messages is a few of them.
+func TestAnOutagePassesOverAsManyWindowsOfLargeMessages(t *testing.T) {
+	p := newTestPump(t, oneLane(RelayConfig{}))
+	for id := range int64(16) {
+		l := mail(id+1, "", "dead")
+		l.bytes = 4 << 20
+		p.inHand(l)
+	}
+	outageOf(t, p)
+	for range 2 {
+		probeFails(t, p)
+	}
+	assert.Equal(t, 4*16, p.outage.passes)
+}
+
 // A batch must not end because of the first message that fails.
 func TestABatchInAnOutageAsksForEveryTopicWithoutPause(t *testing.T) {
 	p := newTestPump(t, oneLane(RelayConfig{}))
