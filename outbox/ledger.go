@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/secret"
 )
 
 // ledger is the results of letters that the relay has yet to write to the table.
@@ -249,8 +250,8 @@ func (p *pump) fail(err error) {
 	}
 }
 
-// text makes an error fit a text column.
-func text(err error) string { return cut(err.Error(), 2000) }
+// text makes an error fit a text column, which people see who may see no password.
+func text(err error) string { return cut(secret.WithoutCredentials(err.Error()), 2000) }
 
 func cut(s string, most int) string {
 	s = strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?")

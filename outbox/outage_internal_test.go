@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -85,6 +86,17 @@ func TestAnOutageSpendsNoAttemptOfWhatFailedBefore(t *testing.T) {
 	}
 	assert.Empty(t, p.ledger.aside)
 	assert.Zero(t, suspect.attempts)
+}
+
+// What the table keeps, anybody sees who looks for why a message is late.
+func TestTheTableKeepsNoPasswords(t *testing.T) {
+	said := errors.New(`parse "amqp://shop:p4ss%zz@mq/v": invalid`)
+	const kept = `parse "amqp:[hidden]@mq/v": invalid`
+	p := newTestPump(t, oneLane(RelayConfig{}))
+	p.park(t.Context(), mail(1, "", "t"), said)
+	assert.Equal(t, kept, p.ledger.aside[0].Error)
+	p.postpone([]*letter{mail(2, "", "t")}, time.Minute, said)
+	assert.Equal(t, kept, p.ledger.postpone[0].reason)
 }
 
 // What began before an outage may be confirmed after its beginning: that ends nothing.
