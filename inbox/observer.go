@@ -42,8 +42,12 @@ type SelectiveObserver interface {
 	Wants(k Kind) bool
 }
 
-// On returns an [Observer] that calls observe for events of these kinds, or of every kind if none is given.
+// On returns an [Observer] that calls observe for events of these kinds, or of every kind if none is given. Without
+// observe it returns nil, which is ignored among Observers.
 func On(observe func(ctx context.Context, e Event), kinds ...Kind) Observer {
+	if observe == nil {
+		return nil
+	}
 	return onKinds{observe, kinds}
 }
 

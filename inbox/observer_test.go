@@ -49,7 +49,7 @@ func TestObserversHearWhatTheyWant(t *testing.T) {
 		return func(_ context.Context, e inbox.Event) { *kinds = append(*kinds, e.Kind) }
 	}
 	own := &one{kind: inbox.KindReceived}
-	_, deliver := observed(t, inbox.On(into(&all)), nil, own, inbox.On(into(&some), inbox.KindDuplicate, inbox.KindCompleted))
+	_, deliver := observed(t, inbox.On(into(&all)), nil, inbox.On(nil), own, inbox.On(into(&some), inbox.KindDuplicate, inbox.KindCompleted))
 	asks := own.asks
 	deliver()
 	deliver()

@@ -18,6 +18,7 @@ const (
 type floor struct {
 	marks []mark
 	keyed time.Time // when a message with an order was last seen
+	rare  bool      // sweeps are, so that few messages should have to wait for one
 }
 
 type mark struct {
@@ -49,7 +50,7 @@ func (f *floor) isKeyed(now time.Time) bool { return now.Sub(f.keyed) < 10*time.
 // id returns the floor for a look that begins now.
 func (f *floor) id(now time.Time) int64 {
 	back := horizonUnkeyed
-	if f.isKeyed(now) {
+	if f.rare || f.isKeyed(now) {
 		back = horizon
 	}
 	for len(f.marks) > 1 && now.Sub(f.marks[1].at) > 2*horizon {
@@ -61,6 +62,12 @@ func (f *floor) id(now time.Time) int64 {
 // before returns the floor of the long horizon at the time when a look began: every transaction
 // that had stored a message up to there had ended by then. It is 0 where it is no longer known.
 func (f *floor) before(began time.Time) int64 { return f.upTo(began.Add(-horizon)) }
+
+// recede lowers the floor to where it was when a look began that failed after long: it will do as
+// well for another server that lacks the last that this one had.
+func (f *floor) recede(began time.Time) {
+	f.marks = slices.DeleteFunc(f.marks, func(m mark) bool { return !m.at.Before(began.Add(-horizon)) })
+}
 
 func (f *floor) upTo(at time.Time) (id int64) {
 	for _, m := range f.marks {

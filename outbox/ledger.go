@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/secret"
 )
 
 // ledger is the results of letters that the relay has yet to write to the table.
@@ -232,6 +234,15 @@ func tellsAgain(toldAt *time.Time, failures int) bool {
 	return true
 }
 
+// growing is the n-th of a series of pauses that double from first to longest, with jitter.
+func growing(n int, first, longest time.Duration) time.Duration {
+	pause := min(first<<min(n-1, 30), longest)
+	if pause <= 0 {
+		pause = longest
+	}
+	return pause/2 + rand.N(pause/2+1) //nolint:gosec // jitter needs no secrecy
+}
+
 // fail keeps the first failure for RelayBatch.
 func (p *pump) fail(err error) {
 	if p.once && p.failure == nil {
@@ -239,8 +250,8 @@ func (p *pump) fail(err error) {
 	}
 }
 
-// text makes an error fit a text column.
-func text(err error) string { return cut(err.Error(), 2000) }
+// text makes an error fit a text column, which people see who may see no password.
+func text(err error) string { return cut(secret.WithoutCredentials(err.Error()), 2000) }
 
 func cut(s string, most int) string {
 	s = strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?")

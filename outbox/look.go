@@ -72,6 +72,10 @@ func (d *tables) look(ctx context.Context, r *reading) (err error) {
 // lookTimeout bounds a look.
 const lookTimeout = 30 * time.Second
 
+// longSweep is how long a sweep runs at least that was cut off, by lookTimeout or by a timeout of
+// the server's: the next would be, too.
+const longSweep = lookTimeout / 10
+
 func (d *tables) messages(ctx context.Context, query string, args ...any) ([]*letter, error) {
 	var rows []letterRow
 	if err := d.db.SelectContext(ctx, &rows, query, args...); err != nil {

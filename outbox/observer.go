@@ -83,8 +83,11 @@ type SelectiveObserver interface {
 }
 
 // On returns an [Observer] that calls observe for events of the given kinds, or of every kind if
-// none is given.
+// none is given. Without observe it returns nil, which is ignored among Observers.
 func On(observe func(ctx context.Context, e Event), kinds ...Kind) Observer {
+	if observe == nil {
+		return nil
+	}
 	return onKinds{observe, kinds}
 }
 

@@ -32,7 +32,7 @@ func TestObserversHearWhatTheyWant(t *testing.T) {
 	own := &picker{kind: outbox.KindParked}
 	relay, err := outbox.NewRelay(db, picky{newPrinter()}, outbox.RelayConfig{
 		MaxAttempts: 1,
-		Observers: []outbox.Observer{outbox.On(into(&all)), nil, own, outbox.On(into(&some), outbox.KindPublished, outbox.KindShards),
+		Observers: []outbox.Observer{outbox.On(into(&all)), nil, outbox.On(nil), own, outbox.On(into(&some), outbox.KindPublished, outbox.KindShards),
 			outbox.On(func(_ context.Context, e outbox.Event) { shards = append(shards, e.Count) }, outbox.KindShards)},
 	})
 	require.NoError(t, err)
@@ -44,6 +44,7 @@ func TestObserversHearWhatTheyWant(t *testing.T) {
 	assert.Equal(t, []outbox.Kind{outbox.KindShards, outbox.KindPublished, outbox.KindShards}, some)
 	assert.Equal(t, []int{64, 0}, shards, "in the end it has none")
 	assert.Equal(t, []outbox.Kind{outbox.KindParked}, own.told)
+	assert.Zero(t, relay.Panics(), "nobody is no observer")
 }
 
 func TestKindsHaveNames(t *testing.T) {

@@ -180,7 +180,7 @@ func (p *pump) makeRoom(err error) {
 	if o.probes < patience || !p.crowded() {
 		return
 	}
-	window := 2 * p.config.Batch
+	window := max(min(2*p.config.Batch, len(p.window)), 1) // large messages fill it with few
 	o.passes = min(max(4*window, 2*o.passes), 64*window)
 	t := p.trouble[o.last]
 	t.fail(time.Now(), err, &p.config)

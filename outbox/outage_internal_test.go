@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -87,6 +88,17 @@ func TestAnOutageSpendsNoAttemptOfWhatFailedBefore(t *testing.T) {
 	assert.Zero(t, suspect.attempts)
 }
 
+// What the table keeps, anybody sees who looks for why a message is late.
+func TestTheTableKeepsNoPasswords(t *testing.T) {
+	said := errors.New(`parse "amqp://shop:p4ss%zz@mq/v": invalid`)
+	const kept = `parse "amqp:[hidden]@mq/v": invalid`
+	p := newTestPump(t, oneLane(RelayConfig{}))
+	p.park(t.Context(), mail(1, "", "t"), said)
+	assert.Equal(t, kept, p.ledger.aside[0].Error)
+	p.postpone([]*letter{mail(2, "", "t")}, time.Minute, said)
+	assert.Equal(t, kept, p.ledger.postpone[0].reason)
+}
+
 // What began before an outage may be confirmed after its beginning: that ends nothing.
 func TestAnOutageIsNotEndedByWhatBeganBefore(t *testing.T) {
 	p := newTestPump(t, RelayConfig{Lanes: 2})
@@ -146,6 +158,21 @@ func TestAnOutagePassesOverMoreWithEachProbe(t *testing.T) {
 	p.endOutage(t.Context())
 	assert.NotContains(t, p.trouble, "other", "what is read now may go out")
 	assert.Contains(t, p.trouble, "ill")
+}
+
+// A window of large messages is a few of them.
+func TestAnOutagePassesOverAsManyWindowsOfLargeMessages(t *testing.T) {
+	p := newTestPump(t, oneLane(RelayConfig{}))
+	for id := range int64(16) {
+		l := mail(id+1, "", "dead")
+		l.bytes = 4 << 20
+		p.inHand(l)
+	}
+	outageOf(t, p)
+	for range 2 {
+		probeFails(t, p)
+	}
+	assert.Equal(t, 4*16, p.outage.passes)
 }
 
 // A batch must not end because of the first message that fails.

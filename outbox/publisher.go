@@ -281,14 +281,12 @@ const (
 
 // chunk returns as many of the first rows as one statement carries, and at least one.
 func chunk(rows []row) []row {
-	size := 0
-	for i := range rows {
-		size += rows[i].size()
-		if i == chunkRows || i > 0 && size > chunkBytes {
-			return rows[:i]
-		}
+	n, size := 1, rows[0].size()
+	for n < min(len(rows), chunkRows) && size+rows[n].size() <= chunkBytes {
+		size += rows[n].size()
+		n++
 	}
-	return rows
+	return rows[:dialect.AtOnce(n)]
 }
 
 // many identifies a statement that stores several rows.

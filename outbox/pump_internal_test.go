@@ -158,9 +158,9 @@ func TestThePumpRestsWhileItCanDoNothing(t *testing.T) {
 				p.window[id+1] = mail(id+1, "", "t")
 			}
 		},
-		"while the database cannot be read": func(p *pump) { p.readFailed(time.Now(), errRefused) },
+		"while the database cannot be read": func(p *pump) { p.readFailed(time.Now(), &reading{err: errRefused}) },
 		"with full hands, and a database that could not be read": func(p *pump) {
-			p.readFailed(time.Now(), errRefused)
+			p.readFailed(time.Now(), &reading{err: errRefused})
 			p.reader.lookAt = time.Now()
 			for id := range int64(2 * p.config.Batch) {
 				p.window[id+1] = mail(id+1, "", "t")

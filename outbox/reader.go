@@ -3,7 +3,6 @@ package outbox
 import (
 	"context"
 	"math"
-	"math/rand/v2"
 	"time"
 
 	"github.com/millrace-go/millrace/internal/database"
@@ -18,6 +17,9 @@ const (
 	// sweepEvery is the pause between two sweeps: it bounds the delay of a message whose
 	// transaction was open for longer than the horizon.
 	sweepEvery = time.Second
+	// sweepRest is the least pause after a sweep in multiples of it. It passes all rows that were
+	// deleted while somebody's transaction can still see them, and no other look runs meanwhile.
+	sweepRest = 9
 	// walkEvery is the least pause between two walks.
 	walkEvery = 30 * time.Second
 )
@@ -183,7 +185,7 @@ func (p *pump) took(r *reading) {
 		p.reader.dueAt = now // there may be more
 	}
 	if r.err != nil {
-		p.readFailed(now, r.err)
+		p.readFailed(now, r)
 		return
 	}
 	p.sized(r)
@@ -277,11 +279,17 @@ func (p *pump) paged(r *reading, now time.Time) {
 	rd.lookAt = now.Add(rd.pause)
 	p.walked(r, now)
 	if r.aside {
-		rd.sweepAt = now.Add(sweepEvery)
+		rd.swept(now.Sub(r.began), now)
 		p.noteDue(r, now)
 		p.tookHeads(r)
 	}
 	rd.exhausted = r.aside && len(r.letters) < r.limit && (rd.dueDone || !rd.dueBy(now)) && !rd.walk.on
+}
+
+// swept decides when to sweep next.
+func (r *reader) swept(took time.Duration, now time.Time) {
+	rest := max(sweepEvery, sweepRest*took)
+	r.sweepAt, r.floor.rare = now.Add(rest), rest > sweepEvery
 }
 
 // noteDue notes when the next retry is due.
@@ -371,24 +379,20 @@ func (p *pump) tailPaged(r *reading, now time.Time, asked int) {
 }
 
 // readFailed logs a failed look and makes the next one wait, longer with each failure.
-func (p *pump) readFailed(now time.Time, err error) {
+func (p *pump) readFailed(now time.Time, r *reading) {
 	rd := &p.reader
 	rd.failures++
 	rd.most = max(min(rd.most, p.config.Batch)/2, 1) // it may have been too much
 	if tellsAgain(&rd.toldAt, rd.failures) {
-		p.log.Error("outbox: the relay cannot read the outbox; retrying", database.Explain(err), nil)
+		p.log.Error("outbox: the relay cannot read the outbox; retrying", database.Explain(r.err), nil)
 	}
-	rd.hungry = true
-	rd.at, rd.tail, rd.floor = 0, tail{}, floor{keyed: rd.floor.keyed} // the next answer may be of another server
+	rd.hungry, rd.tail = true, tail{}
+	if took := now.Sub(r.began); r.aside && took > longSweep {
+		rd.swept(took, now)
+		rd.floor.recede(r.began)
+	} else {
+		rd.at, rd.floor = 0, floor{keyed: rd.floor.keyed} // the next answer may be of another server
+	}
 	rd.lookAt = now.Add(growing(rd.failures, 100*time.Millisecond, 5*time.Second))
-	p.fail(err)
-}
-
-// growing is the n-th of a series of pauses that double from first to longest, with jitter.
-func growing(n int, first, longest time.Duration) time.Duration {
-	pause := min(first<<min(n-1, 30), longest)
-	if pause <= 0 {
-		pause = longest
-	}
-	return pause/2 + rand.N(pause/2+1) //nolint:gosec // jitter needs no secrecy
+	p.fail(r.err)
 }

@@ -210,6 +210,47 @@ func TestADatabaseThatCouldNotBeReadIsReadFromTheStart(t *testing.T) {
 	assert.Zero(t, p.reader.floor.id(time.Now()), "another server may have taken over, with smaller ids")
 }
 
+// Rows that are deleted cost a sweep time while somebody's transaction can still see them: new
+// messages are read all the same.
+func TestASweepThatTakesLongRests(t *testing.T) {
+	p := newPumpOf(t, newTestRelay(t, oneLane(RelayConfig{})))
+	next := func() *reading {
+		p.reader.last, p.reader.lookAt, p.reader.hungry = due, time.Time{}, true // pending comes next
+		p.read(t.Context())
+		return p.await(t)
+	}
+	sweep := func(took time.Duration) *reading {
+		p.reader.sweepAt = time.Time{}
+		r := next()
+		require.True(t, r.aside)
+		r.began = time.Now().Add(-took)
+		return r
+	}
+	read := func(ago time.Duration, id int64) mark { return mark{time.Now().Add(-ago), id} }
+	p.took(sweep(0))
+	assert.Less(t, time.Until(p.reader.sweepAt), 2*time.Second)
+	p.reader.floor.marks = []mark{read(10*time.Second, 7)}
+	require.Equal(t, int64(7), p.reader.floor.id(time.Now()))
+	p.took(sweep(20 * time.Second))
+	assert.Greater(t, time.Until(p.reader.sweepAt), time.Minute)
+	assert.Zero(t, p.reader.floor.id(time.Now()), "few transactions should have to wait for a sweep")
+
+	fails := func(took time.Duration) {
+		p.reader.floor.marks = []mark{read(time.Hour, 7), read(45*time.Second, 8), read(35*time.Second, 9)}
+		r := sweep(took)
+		r.err = errDatabase
+		p.took(r)
+	}
+	fails(10 * time.Second) // it was cut off
+	assert.Greater(t, time.Until(p.reader.sweepAt), time.Minute)
+	r := next()
+	assert.False(t, r.aside)
+	assert.Equal(t, int64(8), r.after, "another server may have taken over, without the ids of the last half a minute")
+	p.took(r)
+	fails(time.Millisecond)
+	assert.Zero(t, p.reader.floor.id(time.Now()), "another server may have taken over")
+}
+
 // A look that takes too long would do so again.
 func TestALookAfterOneThatFailedAsksForLess(t *testing.T) {
 	p := newLeasedPump(t, RelayConfig{Batch: 100})

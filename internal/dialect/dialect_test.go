@@ -169,3 +169,18 @@ func TestAbortedKnowsTheWordsOfEachRelease(t *testing.T) {
 	}
 	assert.NotErrorIs(t, dialect.Unhide(errors.New("boom")), dialect.ErrHidden)
 }
+
+// Drivers and servers keep every text.
+func TestFewTextsStoreAnyNumberOfRows(t *testing.T) {
+	texts := map[string]bool{}
+	for n := 1; n <= 1000; n++ {
+		statements := 0
+		for rest := n; rest > 0; statements++ {
+			some := dialect.AtOnce(rest)
+			texts[dialect.InsertMany(`INSERT INTO t (c) VALUES (?)`, some)] = true
+			rest -= some
+		}
+		require.LessOrEqual(t, statements, 2, n)
+	}
+	assert.Len(t, texts, 109)
+}

@@ -57,6 +57,16 @@ func InsertMany(insert string, n int) string {
 	return head + "VALUES " + row + repeated(", ", row, n)
 }
 
+// AtOnce returns how many of n rows an INSERT of many stores: hundreds, and the rest by another. Drivers and servers keep
+// each text that they have prepared, so not each number of rows may have one.
+func AtOnce(n int) int {
+	const many = 100
+	if n > many {
+		n -= n % many
+	}
+	return n
+}
+
 // UnionAll turns a SELECT into one of n such queries. It takes the arguments of the SELECT n times.
 func UnionAll(query string, n int) string { return query + repeated("\nUNION ALL", query, n) }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub/watermillsql"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -129,6 +130,38 @@ func TestPublishIsAllOrNothing(t *testing.T) {
 		}
 		require.NoError(t, p.Publish("large", megabytes...), "together they exceed max_allowed_packet")
 		assert.Equal(t, len(megabytes), rows(t, db, "large"))
+	})
+}
+
+// Drivers and servers keep every statement that they have prepared.
+func TestFewStatementsArePrepared(t *testing.T) {
+	each(t, func(t *testing.T, db *testdb.DB) {
+		pool, inserts := faults.Open(t, db), map[int]bool{} // by their rows
+		newPublisher(t, db, "orders")
+		p, err := watermillsql.NewPublisher(pool.DB, watermillsql.Config{})
+		require.NoError(t, err)
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if strings.Contains(call, "(uuid, payload") {
+				inserts[1+strings.Count(call, "), (")] = true
+			}
+			return nil
+		}})
+		var sent []string
+		for _, n := range []int{101, 102, 201, 202, 301, 302, 401, 402, 501, 502} {
+			msgs := make([]*message.Message, n)
+			for i := range msgs {
+				msgs[i] = newMessage(fmt.Sprintf("%d of %d", i, n))
+				sent = append(sent, msgs[i].UUID)
+			}
+			require.NoError(t, p.Publish("orders", msgs...))
+		}
+		assert.Len(t, inserts, 5+2, "hundreds, and the rest")
+		var stored []string
+		require.NoError(t, db.SelectContext(t.Context(), &stored, map[string]string{
+			"postgres": `SELECT uuid FROM watermill_orders ORDER BY transaction_id, "offset"`,
+			"mysql":    "SELECT uuid FROM watermill_orders ORDER BY `offset`",
+		}[db.Dialect]))
+		assert.Equal(t, sent, stored)
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	wmsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -108,6 +109,7 @@ func (d *database) split(topic string, rows []row) []statement {
 			size += rows[n].size
 			n++
 		}
+		n = dialect.AtOnce(n)
 		all = append(all, d.statement(topic, rows[:n]))
 		rows = rows[n:]
 	}
