@@ -106,7 +106,11 @@ var remedyBodies = []testdb.Body{
 	}},
 	{Name: "a look at a payload", Why: "it is hidden until somebody says why, and that is written down", Run: func(t *testing.T, db *testdb.DB) {
 		b := one(t, db)
+		assert.NotContains(t, b.get("message?key=order-0001").text, "At least")
+		db.Do(t, `INSERT INTO millrace_dropped (at, consumer, message_id, topic, reason)
+			SELECT 1, consumer, message_id, topic, topic FROM millrace_messages CROSS JOIN `+db.Numbers(1001))
 		page := b.get("message?key=order-0001")
+		b.shows(page, "At least 1,000 copies were dropped.")
 		assert.NotContains(t, page.text, "customer", "the payload")
 		shown := b.post("message-reveal", append(b.fields(page, "message-reveal"), "reason", "who is it?")...)
 		b.shows(shown, "{\n  &#34;order&#34;: 1,\n  &#34;customer&#34;: &#34;c-1&#34;", "JSON")
