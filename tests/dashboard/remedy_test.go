@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -232,6 +233,23 @@ var remedyBodies = []testdb.Body{
 		assert.Equal(t, 1, b.Audited("outbox retry", "declared"))
 		assert.Equal(t, 1, b.Audited("outbox discard", "nobody wants it"))
 	}},
+}
+
+// TestAnActionHasItsBudget, also where that is longer than a page may wait for the database.
+func TestAnActionHasItsBudget(t *testing.T) {
+	var left time.Duration
+	b := newBed(t, testdb.On(t, "sqlite"), func(c *dashboard.Config) {
+		c.Budget = time.Hour
+		c.Operator = func(r *http.Request) string {
+			until, _ := r.Context().Deadline()
+			left = time.Until(until)
+			return stuck.Operator
+		}
+	})
+	b.refused(b.post("failure-retry", "reason", "x"), http.StatusBadRequest, "does not name the messages")
+	assert.Greater(t, left, time.Hour)
+	b.get("")
+	assert.Less(t, left, time.Minute)
 }
 
 // group returns the group of the failures whose shape begins so.
