@@ -120,6 +120,15 @@ var orderBodies = []testdb.Body{
 		assert.Equal(t, 1, b.effects())
 		assert.Len(t, s.published.Messages(), 1)
 	})},
+	{Name: "Retry and Timeout outside", Why: "Timeout leaves an ended context behind, so Retry needs ResetContextOnRetry", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		for _, reset := range []bool{false, true} {
+			s := b.newService(failing(1), middleware.Retry{MaxRetries: 1, InitialInterval: 1, ResetContextOnRetry: reset}.Middleware,
+				middleware.Timeout(time.Minute), millrace.Inbox{Store: b.store}.Middleware)
+			assert.Equal(t, reset, s.deliver(newMessage("x")))
+			require.NoError(t, s.router.Close())
+		}
+		assert.Equal(t, 1, b.effects())
+	})},
 	{Name: "Recoverer and CorrelationID inside", Why: "a panic becomes an error and is rolled back; produced messages are stamped", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		crashes := true
 		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
