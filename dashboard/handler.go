@@ -84,7 +84,7 @@ func New(store *inbox.Store, config Config) (*Handler, error) {
 	return h, nil
 }
 
-// patience limits how long a page may wait for the database.
+// patience limits how long a page may wait for the database. An action on many may take [Config.Budget] more.
 const patience = 15 * time.Second
 
 // ServeHTTP implements http.Handler.
@@ -104,6 +104,9 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, path, database s
 	most := patience
 	if _, long := h.files[path]; long {
 		most = filePatience
+	}
+	if r.Method == http.MethodPost {
+		most = max(most, most+h.config.Budget) // which is unbounded
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), most)
 	defer cancel()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // messagePage shows one message: its state with each consumer, and its story.
@@ -18,6 +19,7 @@ type messagePage struct {
 	Rows     []openRow
 	Claims   []closedRow
 	Timeline []event
+	Cut      string // how many copies were dropped, if the timeline lacks some
 	Produced []produced
 	Lacking  []form // for outcomes that the broker may lack
 }
@@ -118,6 +120,9 @@ func (h *Handler) messagePage(v *visit, key string, seen revealed) (*messagePage
 		}
 	}
 	p.Timeline = timeline(story)
+	if n := len(story.Dropped); n >= stored.MostDropped {
+		p.Cut = thousands(n)
+	}
 	for i, e := range p.Timeline {
 		p.Timeline[i].Link = h.config.traceLink(e.Trace)
 	}

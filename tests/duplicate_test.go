@@ -1,6 +1,7 @@
 package tests_test
 
 import (
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -106,5 +107,13 @@ var duplicateBodies = []testdb.Body{
 		assert.Equal(t, "completed", story.Dropped[1].Reason)
 		require.Len(t, story.Claims, 1)
 		assert.True(t, story.Claims[0].Completed)
+
+		b.db.Do(t, fmt.Sprintf(`INSERT INTO millrace_dropped (at, consumer, message_id, topic, reason)
+			SELECT d.at, d.consumer, d.message_id, d.topic, %s FROM millrace_dropped d CROSS JOIN %s WHERE d.reason = ? ORDER BY i`,
+			b.db.Bytes("i"), b.db.Numbers(1500)), []byte("settled"))
+		story = rig.Story(t, b.store, msg.UUID)
+		require.Len(t, story.Dropped, 1000, "a key may have millions")
+		assert.Equal(t, "501", story.Dropped[0].Reason)
+		assert.Equal(t, "1500", story.Dropped[999].Reason)
 	})},
 }

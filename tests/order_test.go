@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	wmcqrs "github.com/ThreeDotsLabs/watermill/components/cqrs"
+	"github.com/ThreeDotsLabs/watermill/components/requestreply"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	box "github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -120,6 +122,15 @@ var orderBodies = []testdb.Body{
 		assert.Equal(t, 1, b.effects())
 		assert.Len(t, s.published.Messages(), 1)
 	})},
+	{Name: "Retry and Timeout outside", Why: "Timeout leaves an ended context behind, so Retry needs ResetContextOnRetry", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		for _, reset := range []bool{false, true} {
+			s := b.newService(failing(1), middleware.Retry{MaxRetries: 1, InitialInterval: 1, ResetContextOnRetry: reset}.Middleware,
+				middleware.Timeout(time.Minute), millrace.Inbox{Store: b.store}.Middleware)
+			assert.Equal(t, reset, s.deliver(newMessage("x")))
+			require.NoError(t, s.router.Close())
+		}
+		assert.Equal(t, 1, b.effects())
+	})},
 	{Name: "Recoverer and CorrelationID inside", Why: "a panic becomes an error and is rolled back; produced messages are stamped", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		crashes := true
 		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
@@ -208,40 +219,91 @@ func poisonQueue(queue *rig.Publisher) message.HandlerMiddleware {
 
 type book struct{ Order string }
 
-// Watermill's command processor hides an error before any middleware sees it, so what the
-// failed handler did is committed: docs/pitfalls.md says that nothing can be done about it.
+// Watermill's command processor and its requestreply hide an error before any middleware sees it, so what the
+// failed handler did is committed: docs/pitfalls.md says that nothing can be done about it. A reply that the outbox
+// stores is committed or rolled back with it.
 func TestAckCommandHandlingErrorsHidesFailures(t *testing.T) {
 	t.Parallel()
+	half := func(ctx context.Context, c *book) error {
+		return errors.Join(errBoom, apply(ctx, c.Order)) // after half of the work
+	}
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-		for ack, want := range map[bool]int{true: 1, false: 0} {
+		for _, hides := range []bool{true, false} {
 			b := newBed(t, db)
-			router, feed := b.router(millrace.Inbox{Store: b.store}.Middleware), rig.NewFeed()
-			marshaler := wmcqrs.JSONMarshaler{}
-			processor, err := wmcqrs.NewCommandProcessorWithConfig(router, wmcqrs.CommandProcessorConfig{
-				GenerateSubscribeTopic: func(wmcqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) { return "commands", nil },
-				SubscriberConstructor: func(wmcqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-					return feed, nil
-				},
-				Marshaler: marshaler, AckCommandHandlingErrors: ack, Logger: watermill.NopLogger{},
-			})
-			require.NoError(t, err)
-			_, err = processor.AddHandler(wmcqrs.NewCommandHandler("billing", func(ctx context.Context, c *book) error {
-				if err := apply(ctx, c.Order); err != nil {
-					return err
-				}
-				return errBoom // after half of the work
-			}))
-			require.NoError(t, err)
-			s := &service{bed: b, feed: feed}
-			s.run(router)
-			msg, err := marshaler.Marshal(&book{"order-1"})
-			require.NoError(t, err)
-			assert.Equal(t, ack, s.deliver(msg))
-			assert.Equal(t, want, b.effects())
+			assert.Equal(t, hides, b.command(hides, wmcqrs.NewCommandHandler("billing", half)))
+			assert.Equal(t, hides, b.effects() == 1)
 			b.exec(`DROP TABLE effects`)
-			require.NoError(t, router.Close())
+
+			b = newBed(t, db)
+			backend := b.replies(requestreply.PubSubBackendConfig{AckCommandErrors: hides})
+			assert.Equal(t, hides, b.command(false, requestreply.NewCommandHandler("billing", backend, half)))
+			assert.Equal(t, hides, b.effects() == 1)
+			assert.Equal(t, hides, b.count(`SELECT COUNT(*) FROM millrace_outbox`) == 1, "the reply")
+			b.exec(`DROP TABLE effects`)
+			b.exec(`DELETE FROM millrace_outbox`)
 		}
 	})
+}
+
+// A command that the outbox stores is sent after the commit, so nobody replies before that.
+func TestAReplyThatAHandlerWaitsFor(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
+		backend := b.replies(requestreply.PubSubBackendConfig{})
+		bus, err := wmcqrs.NewCommandBusWithConfig(rig.NewOutbox(t, b.db.DB, box.Config{}), wmcqrs.CommandBusConfig{
+			GeneratePublishTopic: func(wmcqrs.CommandBusGeneratePublishTopicParams) (string, error) { return "commands", nil },
+			Marshaler:            wmcqrs.JSONMarshaler{},
+		})
+		require.NoError(t, err)
+		got := make(chan error, 1)
+		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
+			reply, err := requestreply.SendWithReply(msg.Context(), bus, backend, &book{"order-1"})
+			if err == nil {
+				err = reply.Error
+			}
+			got <- err
+			return nil, err
+		}, millrace.Inbox{Store: b.store, Timeout: 500 * time.Millisecond}.Middleware)
+		assert.False(t, s.deliver(newMessage("x")))
+		require.ErrorContains(t, <-got, context.DeadlineExceeded.Error())
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_outbox`))
+	}))
+}
+
+// replies is a backend of requestreply whose replies the outbox stores.
+func (b *bed) replies(config requestreply.PubSubBackendConfig) requestreply.Backend[struct{}] {
+	b.Helper()
+	config.Publisher = rig.NewOutbox(b, b.db.DB, box.Config{})
+	config.SubscriberConstructor = func(requestreply.PubSubBackendSubscribeParams) (message.Subscriber, error) { return rig.NewFeed(), nil }
+	config.GeneratePublishTopic = func(requestreply.PubSubBackendPublishParams) (string, error) { return "replies", nil }
+	config.GenerateSubscribeTopic = func(requestreply.PubSubBackendSubscribeParams) (string, error) { return "replies", nil }
+	backend, err := requestreply.NewPubSubBackend(config, requestreply.BackendPubsubJSONMarshaler[struct{}]{})
+	require.NoError(b, err)
+	return backend
+}
+
+// command delivers one to a handler, and reports whether it was acked.
+func (b *bed) command(ackErrors bool, handler wmcqrs.CommandHandler) (acked bool) {
+	b.Helper()
+	router, feed, marshaler := b.router(millrace.Inbox{Store: b.store}.Middleware), rig.NewFeed(), wmcqrs.JSONMarshaler{}
+	processor, err := wmcqrs.NewCommandProcessorWithConfig(router, wmcqrs.CommandProcessorConfig{
+		GenerateSubscribeTopic: func(wmcqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) { return "commands", nil },
+		SubscriberConstructor: func(wmcqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+			return feed, nil
+		},
+		Marshaler: marshaler, AckCommandHandlingErrors: ackErrors, Logger: watermill.NopLogger{},
+	})
+	require.NoError(b, err)
+	_, err = processor.AddHandler(handler)
+	require.NoError(b, err)
+	s := &service{bed: b, feed: feed}
+	s.run(router)
+	msg, err := marshaler.Marshal(&book{"order-1"})
+	require.NoError(b, err)
+	msg.Metadata.Set(requestreply.OperationIDMetadataKey, "operation-1")
+	acked = s.deliver(msg)
+	require.NoError(b, router.Close())
+	return acked
 }
 
 // A message that was acked before its handler failed is nobody's any more: nothing is open,

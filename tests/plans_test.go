@@ -100,7 +100,7 @@ var hot = map[string][]any{
 	"StoryClaims":      {[]byte("7"), []byte("7")},
 	"StoryMessages":    {[]byte("7"), []byte("7"), []byte("7"), []byte("7")},
 	"StoryAudit":       {[]byte("7"), []byte("7"), []byte("7"), []byte("7"), []byte("7"), []byte("7")},
-	"StoryDropped":     {[]byte("7"), []byte("7")},
+	"StoryDropped":     {[]byte("7"), []byte("7"), 10},
 	"SelectClaimsPage": {1, []byte("7"), 50},
 	"LockExpired":      {1, [][]byte{[]byte("7"), []byte("8")}, 5000},
 	"DeleteClaims":     {1, [][]byte{[]byte("7"), []byte("8")}},

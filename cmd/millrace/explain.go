@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/internal/stored"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -75,6 +76,7 @@ type chapter struct {
 	history      bool
 	redispatched []time.Time
 	dropped      int
+	droppedCut   bool // the story lacks copies that were dropped earlier
 }
 
 // event is a line of a story.
@@ -149,7 +151,10 @@ func revealStory(ctx context.Context, store *inbox.Store, story *admin.Story, by
 
 // trace adds the messages that the handler stored in the outbox, and says what cannot be known.
 func (c *chapter) trace(ctx context.Context, out *outbox.Publisher, key string, handlerTimeout time.Duration) error {
-	if c.dropped == 0 {
+	switch {
+	case c.droppedCut:
+		c.Notes = append(c.Notes, fmt.Sprintf("At least %d copies were dropped, of all consumers together: the story has the newest.", stored.MostDropped))
+	case c.dropped == 0:
 		c.Notes = append(c.Notes, "No copy that was dropped is noted: there was none, or the service runs without Config.LogDropped.")
 	}
 	if c.claim == nil || !c.claim.Completed || c.claim.Discarded || c.claim.Imported {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // chaptersOf splits a story by consumer and epoch, and sorts it by time.
@@ -47,6 +48,7 @@ func chaptersOf(story admin.Story, payload bool) []*chapter {
 		of(e.Consumer, e.Epoch).went(e)
 	}
 	for _, c := range chapters {
+		c.droppedCut = len(story.Dropped) >= stored.MostDropped
 		c.first()
 		slices.SortStableFunc(c.Events, func(a, b event) int { return a.at.Compare(b.at) })
 	}

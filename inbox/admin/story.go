@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,8 +21,8 @@ import (
 type Story struct {
 	MessageID string
 	Claims    []StoryClaim
-	Open      []Message // its own rows, and those of collisions with it
-	Dropped   []StoryDrop
+	Open      []Message   // its own rows, and those of collisions with it
+	Dropped   []StoryDrop // the newest 1,000, oldest first
 	Audit     []StoryAudit
 	History   []HistoryEntry
 	Steps     []StepRecord
@@ -116,7 +117,7 @@ func (a *Admin) tell(ctx context.Context, id []byte, t teller, story *Story) err
 	if err := sqlx.SelectContext(ctx, db, &open, a.rows.Dialect.StoryMessages, id, namespace, namespace, id); err != nil {
 		return err
 	}
-	if err := sqlx.SelectContext(ctx, db, &drops, a.rows.Dialect.StoryDropped, namespace, id); err != nil {
+	if err := sqlx.SelectContext(ctx, db, &drops, a.rows.Dialect.StoryDropped, namespace, id, stored.MostDropped); err != nil {
 		return err
 	}
 	if err := sqlx.SelectContext(ctx, db, &audits, a.rows.Dialect.StoryAudit, namespace, id, namespace, id, namespace, id); err != nil {
@@ -138,7 +139,7 @@ func (a *Admin) tell(ctx context.Context, id []byte, t teller, story *Story) err
 		}
 		story.Open = append(story.Open, m)
 	}
-	for _, r := range drops {
+	for _, r := range slices.Backward(drops) {
 		story.Dropped = append(story.Dropped, StoryDrop{
 			Consumer: string(r.Name), Epoch: r.Epoch, At: time.UnixMicro(r.At).UTC(),
 			Topic: string(r.Topic), Reason: string(r.Reason),

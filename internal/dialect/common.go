@@ -191,7 +191,8 @@ var common = Dialect{
 		FROM millrace_dropped d
 		JOIN millrace_consumers c ON c.id = d.consumer
 		WHERE c.namespace = ? AND d.message_id = ?
-		ORDER BY d.id`,
+		ORDER BY d.id DESC
+		LIMIT ?`,
 	InsertAudit: `
 		INSERT INTO millrace_audit (actor, action, reason, consumer, message_id, detail, at)
 		VALUES (?, ?, ?, ?, ?, ?, {now})`,

@@ -36,7 +36,7 @@ type Queue struct {
 	ParkLeased    string // without an order key: the message was not tried
 	NameLeased    string // gives the id of its key to a message that was stored without one
 	CloseLeased   string
-	SettleLeased  string
+	SettleLeased  string // changes due_at, too: MySQL does not count a row that stays as it was
 
 	// CompleteLeased and DeleteLeased close messages that were handled outside the inbox.
 	CompleteLeased string
@@ -121,7 +121,7 @@ var commonQueue = Queue{
 		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status + 0 IN (1, 2, 3, 4)`,
 	SettleLeased: `
 		UPDATE millrace_messages
-		SET status = 3, reason = ?
+		SET status = 3, reason = ?, due_at = due_at + 1
 		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status + 0 IN (1, 2, 3, 4)`,
 	CompleteClaim: `
 		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)

@@ -29,6 +29,9 @@ const (
 // Never is a delay that stands for no end.
 const Never = 100 * 365 * 24 * time.Hour
 
+// MostDropped is how many dropped copies a story has at most: a key may have millions.
+const MostDropped = 1000
+
 // Message is a row of the messages table.
 type Message struct {
 	Name         []byte        `db:"name"`

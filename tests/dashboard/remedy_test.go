@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -106,7 +107,11 @@ var remedyBodies = []testdb.Body{
 	}},
 	{Name: "a look at a payload", Why: "it is hidden until somebody says why, and that is written down", Run: func(t *testing.T, db *testdb.DB) {
 		b := one(t, db)
+		assert.NotContains(t, b.get("message?key=order-0001").text, "At least")
+		db.Do(t, `INSERT INTO millrace_dropped (at, consumer, message_id, topic, reason)
+			SELECT 1, consumer, message_id, topic, topic FROM millrace_messages CROSS JOIN `+db.Numbers(1001))
 		page := b.get("message?key=order-0001")
+		b.shows(page, "At least 1,000 copies were dropped.")
 		assert.NotContains(t, page.text, "customer", "the payload")
 		shown := b.post("message-reveal", append(b.fields(page, "message-reveal"), "reason", "who is it?")...)
 		b.shows(shown, "{\n  &#34;order&#34;: 1,\n  &#34;customer&#34;: &#34;c-1&#34;", "JSON")
@@ -228,6 +233,23 @@ var remedyBodies = []testdb.Body{
 		assert.Equal(t, 1, b.Audited("outbox retry", "declared"))
 		assert.Equal(t, 1, b.Audited("outbox discard", "nobody wants it"))
 	}},
+}
+
+// TestAnActionHasItsBudget, also where that is longer than a page may wait for the database.
+func TestAnActionHasItsBudget(t *testing.T) {
+	var left time.Duration
+	b := newBed(t, testdb.On(t, "sqlite"), func(c *dashboard.Config) {
+		c.Budget = time.Hour
+		c.Operator = func(r *http.Request) string {
+			until, _ := r.Context().Deadline()
+			left = time.Until(until)
+			return stuck.Operator
+		}
+	})
+	b.refused(b.post("failure-retry", "reason", "x"), http.StatusBadRequest, "does not name the messages")
+	assert.Greater(t, left, time.Hour)
+	b.get("")
+	assert.Less(t, left, time.Minute)
 }
 
 // group returns the group of the failures whose shape begins so.

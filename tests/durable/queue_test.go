@@ -133,6 +133,25 @@ var queueBodies = []testdb.Body{
 			db.Do(t, `DROP TABLE effects`)
 		}
 	}},
+	{Name: "a publish that fails, and its outcome and claim are deleted", Why: "the message is handled again, and its row closed", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		start := func() *service {
+			durable := quick(b.process())
+			return b.start(durable, func(msg *message.Message) ([]*message.Message, error) {
+				return []*message.Message{message.NewMessage("invoice-"+msg.UUID, nil)}, effect(msg)
+			}, inboxOf(durable))
+		}
+		s, msg := start(), newMessage()
+		s.published.FailWith(errBoom)
+		assert.True(t, s.deliver(msg))
+		rig.Eventually(b, "the outcome waits", func() bool { return b.open(admin.Settling) == 1 })
+		require.NoError(t, s.router.Close())
+		b.db.Do(t, `DELETE FROM millrace_outcomes`)
+		b.db.Do(t, `DELETE FROM millrace_claims`)
+		s = start()
+		rig.Eventually(b, "it is closed", func() bool { return b.rows() == 0 })
+		assert.Contains(t, uuids(s.published.Messages()), "invoice-"+msg.UUID)
+		assert.Equal(t, 2, b.effects(msg))
+	})},
 	{Name: "a router's subscriber decorator", Why: "one Durable serves all handlers, also for what is stored", Run: func(t *testing.T, db *testdb.DB) {
 		for _, named := range []string{"", "accounts"} {
 			t.Run("consumer "+named, func(t *testing.T) {

@@ -28,6 +28,19 @@ func TestARowThatCannotBeReadHidesNoOther(t *testing.T) {
 	assert.Contains(t, r.err, "row 5 cannot be read, so somebody changed it")
 }
 
+// TestCopiesThatTheStoryLacks: of a key with more dropped copies than are read, the note that there are none would be wrong, too.
+func TestCopiesThatTheStoryLacks(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, testdb.On(t, "sqlite"))
+	assert.NotContains(t, s.run("explain", id(20)).out, "At least")
+	s.exec(`INSERT INTO millrace_dropped (at, consumer, message_id, topic, reason)
+		SELECT at, consumer, message_id, topic, reason FROM millrace_dropped CROSS JOIN ` + s.db.Numbers(1000))
+	r := s.run("explain", id(20))
+	assert.Zero(t, r.code, r.err)
+	assert.Contains(t, r.out, "At least 1000 copies were dropped, of all consumers together: the story has the newest.")
+	assert.NotContains(t, r.out, "No copy that was dropped is noted")
+}
+
 func TestAnOutcomeThatCannotBeReadHidesNothingElse(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, testdb.On(t, "sqlite"))
