@@ -152,7 +152,7 @@ func (l *leaseDelivery) identify() error {
 	if outer != nil && outer.msg == l.msg && outer.consumer.turns == c.turns {
 		return errLeaseTwice
 	}
-	key, err := c.config.Key.find(l.msg)
+	key, err := l.findKey()
 	if err != nil {
 		return l.withoutKey(err)
 	}
@@ -165,6 +165,15 @@ func (l *leaseDelivery) identify() error {
 	}
 	l.token = rand.Int64N(1<<62) + 1 //nolint:gosec // tells attempts apart, keeps no secret
 	return nil
+}
+
+// findKey returns the key of the message. A stored one may not have its topic in its context.
+func (l *leaseDelivery) findKey() (string, error) {
+	key := l.consumer.config.Key
+	if stored := leasedOf(l.ctx); stored != nil {
+		return key.valueFrom(string(stored.row.Topic), l.msg)
+	}
+	return key.find(l.msg)
 }
 
 // interrupted tells the queue that delivers the message, if there is one, why the handler does not

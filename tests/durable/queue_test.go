@@ -155,6 +155,29 @@ var queueBodies = []testdb.Body{
 			})
 		}
 	}},
+	{Name: "a router's subscriber decorator around Deduplicate", Why: "a stored message brings neither its handler nor its topic, and is handled", Run: func(t *testing.T, db *testdb.DB) {
+		for _, named := range []string{"", "accounts"} {
+			t.Run("consumer "+named, func(t *testing.T) {
+				b := newBed(t, testdb.On(t, db.Dialect))
+				durable := quick(b.store)
+				durable.Consumer, durable.ConsumerOf = "", func(topic string) string { return cmp.Or(named, topic) }
+				durable.Key = inbox.ByUUID().WithinTopic()
+				var runs counter
+				s := b.decorated(durable, func(msg *message.Message) error {
+					if runs.run(msg) == 1 {
+						return errBoom
+					}
+					return nil
+				}, millrace.Deduplicate{Claims: b.store.Leases(), Consumer: named, Key: durable.Key}.Middleware)
+				msg := newMessage()
+				assert.True(t, s.deliver(msg))
+				rig.Eventually(b, "it is handled", func() bool { return runs.of(msg) == 2 && b.rows() == 0 })
+				assert.True(t, s.deliver(newMessage()), "straight through")
+				assert.True(t, s.deliver(msg), "a copy, known by its key")
+				assert.Equal(t, 2, runs.of(msg))
+			})
+		}
+	}},
 	{Name: "marked as redelivered", Why: "stored before it runs, so that one that ends the process is counted", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.Redelivered = func(msg *message.Message) bool { return msg.Metadata.Get(redelivered) != "" }
