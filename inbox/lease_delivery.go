@@ -152,6 +152,9 @@ func (l *leaseDelivery) identify() error {
 	if outer != nil && outer.msg == l.msg && outer.consumer.turns == c.turns {
 		return errLeaseTwice
 	}
+	if err := l.refuseOtherQueue(); err != nil {
+		return err
+	}
 	key, err := l.findKey()
 	if err != nil {
 		return l.withoutKey(err)
@@ -165,6 +168,19 @@ func (l *leaseDelivery) identify() error {
 	}
 	l.token = rand.Int64N(1<<62) + 1 //nolint:gosec // tells attempts apart, keeps no secret
 	return nil
+}
+
+// refuseOtherQueue returns an error if the queue of another consumer delivers the message. The queue may have the name of the
+// handler, or that of the consumer.
+func (l *leaseDelivery) refuseOtherQueue() error {
+	a, config := deliveredBy(l.ctx), &l.consumer.config
+	if a == nil || config.Handler == "" || a.queue.name.Name == config.Name || a.queue.name.Name == config.Handler {
+		return nil
+	}
+	if came := original.From(l.msg); came == nil || !came.Taken() {
+		return nil // its context came with another message
+	}
+	return fmt.Errorf("%w: give pubsub.Durable the Consumer of middleware.Deduplicate, or the handler's name", otherQueue(a.queue))
 }
 
 // findKey returns the key of the message. A stored one may not have its topic in its context.
@@ -184,11 +200,11 @@ func (l *leaseDelivery) interrupted(cause error) {
 	}
 }
 
-// reject is interrupted, and delays the nack of a message that no queue delivers, because many
-// sources redeliver it at once.
+// reject is interrupted, and delays the nack of a message that no queue delivers from its table, because
+// many sources redeliver it at once.
 func (l *leaseDelivery) reject(cause error) {
 	l.interrupted(cause)
-	if deliveredBy(l.ctx) == nil && l.ctx.Err() == nil && !errors.Is(cause, errLeaseAnswered) {
+	if leasedOf(l.ctx) == nil && l.ctx.Err() == nil && !errors.Is(cause, errLeaseAnswered) {
 		l.consumer.pace.wait(l.ctx)
 	}
 }
