@@ -51,6 +51,9 @@ func (c *claimConsumer) readDelivery(msg *message.Message) (*delivery, error) {
 		return d, errAnswered
 	}
 	d.lease = leasedOf(d.ctx)
+	if err := d.refuseOtherQueue(); err != nil {
+		return d, err
+	}
 	if err := d.useQueuesOriginal(); err != nil {
 		return d, err
 	}
@@ -75,10 +78,6 @@ func (c *claimConsumer) identify(d *delivery) error {
 		d.topic = string(d.lease.row.Topic)
 	}
 	if d.lease != nil && !d.inherited() {
-		if d.lease.queue.store != c.store || d.lease.queue.name != c.name() {
-			return fmt.Errorf("the message was stored for consumer %q, epoch %d: give pubsub.Durable and middleware.Inbox "+
-				"the same Store, Consumer and Epoch", d.lease.queue.name.Name, d.lease.queue.name.Epoch)
-		}
 		d.key, d.id = keycode.String(d.lease.row.MessageID), d.lease.row.MessageID
 		return nil
 	}
@@ -179,6 +178,19 @@ func eventType(msg *message.Message) string {
 		return name
 	}
 	return msg.Metadata["ce_type"]
+}
+
+// refuseOtherQueue returns an error if the queue of another consumer delivers d. Both kinds of its deliveries are refused: if the
+// handler failed, that queue would take d for a copy of its own consumer's message.
+func (d *delivery) refuseOtherQueue() error {
+	a := d.queueAttempt()
+	if a == nil || a.queue.store == d.consumer.store && a.queue.name == d.consumer.queueName() {
+		return nil
+	}
+	if d.lease == nil && !d.as.Came.Taken() {
+		return nil // its context came with another message
+	}
+	return fmt.Errorf("%w: give pubsub.Durable and middleware.Inbox the same Store, Consumer and Epoch", otherQueue(a.queue))
 }
 
 // useQueuesOriginal makes the message that the queue received the original of d, if a middleware

@@ -94,9 +94,12 @@ func (l *Leases) consumer(config LeaseConfig) (*leaseConsumer, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	name := stored.Name{Name: config.Name, Epoch: config.Epoch}
-	c := &leaseConsumer{leases: l, config: config, turns: &turns.Turns{}}
+	sharing := &turns.Turns{}
 	if known := l.consumers[name]; known != nil {
-		if known.config.Handler != config.Handler {
+		if known.config.Handler == "" || config.Handler == "" { // a stored message may not know its handler
+			config.Handler += known.config.Handler
+		}
+		if known.config.Handler != "" && known.config.Handler != config.Handler {
 			return nil, fmt.Errorf("inbox: consumer %q is used by two handlers, %q and %q, which would take each "+
 				"other's messages for duplicates: give each its own Consumer", config.Name, known.config.Handler, config.Handler)
 		}
@@ -104,8 +107,9 @@ func (l *Leases) consumer(config LeaseConfig) (*leaseConsumer, error) {
 			return nil, fmt.Errorf("inbox: consumer %q: %w from %s to %s: give it a new Epoch",
 				config.Name, ErrKeyChanged, known.config.Key.source, config.Key.source)
 		}
-		c.turns = known.turns
+		sharing = known.turns
 	}
+	c := &leaseConsumer{leases: l, config: config, turns: sharing}
 	l.consumers[name] = c
 	return c, nil
 }

@@ -152,7 +152,10 @@ func (l *leaseDelivery) identify() error {
 	if outer != nil && outer.msg == l.msg && outer.consumer.turns == c.turns {
 		return errLeaseTwice
 	}
-	key, err := c.config.Key.find(l.msg)
+	if err := l.refuseOtherQueue(); err != nil {
+		return err
+	}
+	key, err := l.findKey()
 	if err != nil {
 		return l.withoutKey(err)
 	}
@@ -167,6 +170,28 @@ func (l *leaseDelivery) identify() error {
 	return nil
 }
 
+// refuseOtherQueue returns an error if the queue of another consumer delivers the message. The queue may have the name of the
+// handler, or that of the consumer.
+func (l *leaseDelivery) refuseOtherQueue() error {
+	a, config := deliveredBy(l.ctx), &l.consumer.config
+	if a == nil || config.Handler == "" || a.queue.name.Name == config.Name || a.queue.name.Name == config.Handler {
+		return nil
+	}
+	if came := original.From(l.msg); came == nil || !came.Taken() {
+		return nil // its context came with another message
+	}
+	return fmt.Errorf("%w: give pubsub.Durable the Consumer of middleware.Deduplicate, or the handler's name", otherQueue(a.queue))
+}
+
+// findKey returns the key of the message. A stored one may not have its topic in its context.
+func (l *leaseDelivery) findKey() (string, error) {
+	key := l.consumer.config.Key
+	if stored := leasedOf(l.ctx); stored != nil {
+		return key.valueFrom(string(stored.row.Topic), l.msg)
+	}
+	return key.find(l.msg)
+}
+
 // interrupted tells the queue that delivers the message, if there is one, why the handler does not
 // run.
 func (l *leaseDelivery) interrupted(cause error) {
@@ -175,11 +200,11 @@ func (l *leaseDelivery) interrupted(cause error) {
 	}
 }
 
-// reject is interrupted, and delays the nack of a message that no queue delivers, because many
-// sources redeliver it at once.
+// reject is interrupted, and delays the nack of a message that no queue delivers from its table, because
+// many sources redeliver it at once.
 func (l *leaseDelivery) reject(cause error) {
 	l.interrupted(cause)
-	if deliveredBy(l.ctx) == nil && l.ctx.Err() == nil && !errors.Is(cause, errLeaseAnswered) {
+	if leasedOf(l.ctx) == nil && l.ctx.Err() == nil && !errors.Is(cause, errLeaseAnswered) {
 		l.consumer.pace.wait(l.ctx)
 	}
 }

@@ -67,6 +67,12 @@ func attemptOf(ctx context.Context) *attempt {
 	return a
 }
 
+// otherQueue is the error for a message that a queue delivers to another consumer than its own.
+func otherQueue(q *Queue) error {
+	return fmt.Errorf("the message comes from the pubsub.Durable of consumer %q, epoch %d, and each handler needs one of its own",
+		q.name.Name, q.name.Epoch)
+}
+
 // done notes that the inbox answered the delivery in the handler's transaction.
 func (a *attempt) done() {
 	a.mu.Lock()

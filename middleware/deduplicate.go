@@ -86,12 +86,12 @@ func (d Deduplicate) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		}
 		return inbox.Internals{}.Refuse(err)
 	}
-	handler := d.handlers(h)
+	handler, names := d.handlers(h), &naming{}
 	return leaving.Nack(func(msg *message.Message) ([]*message.Message, error) {
 		if d.Skip != nil && d.Skip(msg) {
 			return h(msg)
 		}
-		leased, err := handler(message.HandlerNameFromCtx(msg.Context()))
+		leased, err := handler(names.of(msg.Context(), d.Consumer))
 		if err != nil {
 			return nil, fmt.Errorf("middleware.Deduplicate: message %q: %w", msg.UUID, err)
 		}

@@ -105,16 +105,12 @@ func (i Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 func (i Inbox) each(
 	who string, h message.HandlerFunc, of func(inbox.ConsumerConfig) (message.HandlerFunc, error),
 ) message.HandlerFunc {
-	handler := i.handlers(of)
+	handler, names := i.handlers(of), &naming{}
 	return leaving.Nack(func(msg *message.Message) ([]*message.Message, error) {
 		if i.Skip != nil && i.Skip(msg) {
 			return skip(msg, h)
 		}
-		name := message.HandlerNameFromCtx(msg.Context())
-		if name == "" && i.Consumer == "" {
-			name = inbox.Internals{}.StoredFor(msg.Context())
-		}
-		claimed, err := handler(name)
+		claimed, err := handler(names.of(msg.Context(), i.Consumer))
 		if err != nil {
 			return nil, fmt.Errorf("%s: message %q: %w", who, msg.UUID, err)
 		}

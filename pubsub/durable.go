@@ -51,7 +51,8 @@ type Durable struct {
 
 	// ConsumerOf gives the Consumer for each topic, for one Durable that decorates all
 	// subscribers of a router. Subscribe calls it; a panic in it reaches the caller of Subscribe.
-	// For a handler that returns messages, decorate its own subscriber instead: behind a router's
+	// It knows the topic alone: where two handlers have one topic, decorate the subscriber of each,
+	// with its own Consumer. Do so for a handler that returns messages, too: behind a router's
 	// decorator, a stored message does not know where they go.
 	ConsumerOf func(topic string) string
 

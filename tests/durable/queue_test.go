@@ -174,6 +174,69 @@ var queueBodies = []testdb.Body{
 			})
 		}
 	}},
+	{Name: "a router's subscriber decorator around Deduplicate", Why: "a stored message brings neither its handler nor its topic, and is handled", Run: func(t *testing.T, db *testdb.DB) {
+		for _, named := range []string{"", "accounts"} {
+			t.Run("consumer "+named, func(t *testing.T) {
+				b := newBed(t, testdb.On(t, db.Dialect))
+				durable := quick(b.store)
+				durable.Consumer, durable.ConsumerOf = "", func(topic string) string { return cmp.Or(named, topic) }
+				durable.Key = inbox.ByUUID().WithinTopic()
+				var runs counter
+				s := b.decorated(durable, func(msg *message.Message) error {
+					if runs.run(msg) == 1 {
+						return errBoom
+					}
+					return nil
+				}, millrace.Deduplicate{Claims: b.store.Leases(), Consumer: named, Key: durable.Key}.Middleware)
+				msg := newMessage()
+				assert.True(t, s.deliver(msg))
+				rig.Eventually(b, "it is handled", func() bool { return runs.of(msg) == 2 && b.rows() == 0 })
+				assert.True(t, s.deliver(newMessage()), "straight through")
+				assert.True(t, s.deliver(msg), "a copy, known by its key")
+				assert.Equal(t, 2, runs.of(msg))
+			})
+		}
+	}},
+	{Name: "the queue of another handler", Why: "a failure would be taken for a copy of what that one has handled", Run: func(t *testing.T, db *testdb.DB) {
+		for name, guard := range map[string]func(*bed) message.HandlerMiddleware{
+			"Inbox": func(b *bed) message.HandlerMiddleware { return millrace.Inbox{Store: b.store}.Middleware },
+			"Deduplicate": func(b *bed) message.HandlerMiddleware {
+				return millrace.Deduplicate{Claims: b.store.Leases()}.Middleware
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				b := newBed(t, testdb.On(t, db.Dialect))
+				durable := quick(b.store)
+				durable.Consumer, durable.ConsumerOf = "", func(string) string { return "welcome" } // one of two handlers
+				router, feeds, runs := rig.NewRouter(b), map[string]*rig.Feed{}, map[string]*counter{}
+				router.AddPlugin(b.store.Plugin())
+				router.AddSubscriberDecorators(durable.Decorate)
+				router.AddMiddleware(guard(b))
+				for _, handler := range []string{"welcome", "report"} {
+					feeds[handler], runs[handler] = rig.NewFeed(), &counter{}
+					router.AddConsumerHandler(handler, "booked", feeds[handler], func(msg *message.Message) error {
+						runs[handler].run(msg)
+						return errBoom
+					})
+				}
+				rig.Run(b, router)
+				msg := newMessage()
+				acked := func(handler string) bool {
+					s := &service{bed: b, source: feeds[handler]}
+					return s.deliver(msg)
+				}
+				began := time.Now()
+				for range 3 {
+					assert.False(t, acked("report"), "nobody else would have it")
+				}
+				assert.Greater(t, time.Since(began), 300*time.Millisecond, "it comes again after pauses that grow")
+				assert.True(t, acked("welcome"))
+				rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
+				assert.Equal(t, 10, runs["welcome"].of(msg), "as often as attempts are counted")
+				assert.Zero(t, runs["report"].of(msg))
+			})
+		}
+	}},
 	{Name: "marked as redelivered", Why: "stored before it runs, so that one that ends the process is counted", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.Redelivered = func(msg *message.Message) bool { return msg.Metadata.Get(redelivered) != "" }
