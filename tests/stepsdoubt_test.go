@@ -133,6 +133,64 @@ func stepRefused(t *testing.T, b *bed) {
 	require.NoError(t, inbox.NotDone(nil))
 }
 
+// stepNotCalled has attempts end between the record of the intent and the call.
+func stepNotCalled(t *testing.T, b *bed) {
+	for name, after := range map[string]func(cancel func()) error{
+		"cancelled before the call":         func(cancel func()) error { cancel(); return nil },
+		"the answer to its intent was lost": func(func()) error { return faults.ErrLost },
+	} {
+		t.Run(name, func(t *testing.T) {
+			pool := faults.Open(t, b.db)
+			var p provider
+			step := inbox.Step{Name: "mail", Wait: 10 * time.Millisecond, Do: func(ctx context.Context, id string) ([]byte, error) {
+				if err := ctx.Err(); err != nil { // as an HTTP client does
+					return nil, err
+				}
+				return p.call(ctx, id)
+			}}
+			store := b.newStore(pool.DB, inbox.Config{})
+			interrupted := func(msg *message.Message) message.HandlerFunc {
+				h, _ := stepping(step, fine)
+				leased := b.leased(h, onStore(store))
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				begun := false
+				pool.Set(faults.Plan{
+					Before: faults.At("INSERT INTO millrace_steps", func() error { begun = true; return nil }),
+					After: faults.At(faults.Commit, func() error {
+						if !begun {
+							return nil
+						}
+						begun = false
+						return after(cancel)
+					}),
+				})
+				first, calls := again(msg), len(p.ids)
+				first.SetContext(ctx)
+				_, err := leased(first)
+				require.Error(t, err)
+				require.Len(t, p.ids, calls)
+				pool.Set(faults.Plan{})
+				return leased
+			}
+
+			fresh := newMessage("x")
+			next := interrupted(fresh)
+			assert.Empty(t, b.inDoubtNow())
+			must(t, next, again(fresh))
+			assert.Len(t, p.ids, 1)
+
+			p.ids = nil
+			doubtful := b.inDoubt(&p)
+			step.Idempotent = true
+			next = interrupted(doubtful)
+			b.doubts(2)
+			must(t, next, again(doubtful))
+			assert.Len(t, p.ids, 2)
+		})
+	}
+}
+
 func stepOfTheDead(t *testing.T, b *bed) {
 	msg := newMessage("x")
 	frozen, release := make(chan struct{}), make(chan struct{})
@@ -197,7 +255,7 @@ func stepStale(t *testing.T, db *testdb.DB) {
 			before := b.events.Count("double effect")
 			msg := newMessage("x")
 			begun, release := make(chan struct{}), make(chan struct{})
-			c.stale.Name, c.stale.Lease = "mail", 100*time.Millisecond
+			c.stale.Name = "mail"
 			c.stale.Do = func(context.Context, string) ([]byte, error) {
 				close(begun)
 				<-release
@@ -206,7 +264,8 @@ func stepStale(t *testing.T, db *testdb.DB) {
 			stale, results := stepping(c.stale, fine)
 			ended := rig.Handle(b.leased(stale, onStore(b.process())), again(msg))
 			<-begun
-			c.second.Name, c.second.Wait, c.second.Idempotent = "mail", 30*time.Second, true
+			b.exec(`UPDATE millrace_steps SET until = until - 1000000000`)
+			c.second.Name, c.second.Idempotent = "mail", true
 			if c.second.Do == nil {
 				c.second.Do = answers("first")
 			}
