@@ -243,34 +243,41 @@ func stepStale(t *testing.T, db *testdb.DB) {
 	b := newBed(t, db)
 	for name, c := range map[string]struct {
 		stale, second inbox.Step
+		decided       bool // by an operator, instead of the second
 		told          int
 	}{
 		"called twice":               {told: 1},
 		"called twice, one effect":   {stale: inbox.Step{Idempotent: true}},
 		"found":                      {second: inbox.Step{Verify: found("first")}},
 		"another effect than its":    {second: inbox.Step{Verify: found("not the first")}, told: 1},
+		"found by an operator":       {decided: true},
 		"called twice, other answer": {stale: inbox.Step{Idempotent: true}, second: inbox.Step{Do: answers("second")}, told: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := b.events.Count("double effect")
 			msg := newMessage("x")
-			begun, release := make(chan struct{}), make(chan struct{})
+			begun, release := make(chan string, 1), make(chan struct{})
 			c.stale.Name = "mail"
-			c.stale.Do = func(context.Context, string) ([]byte, error) {
-				close(begun)
+			c.stale.Do = func(_ context.Context, id string) ([]byte, error) {
+				begun <- id
 				<-release
 				return []byte("first"), nil
 			}
 			stale, results := stepping(c.stale, fine)
 			ended := rig.Handle(b.leased(stale, onStore(b.process())), again(msg))
-			<-begun
+			id := <-begun
 			b.exec(`UPDATE millrace_steps SET until = until - 1000000000`)
 			c.second.Name, c.second.Idempotent = "mail", true
 			if c.second.Do == nil {
 				c.second.Do = answers("first")
 			}
 			second, _ := stepping(c.second, fine)
-			must(t, b.leased(second, func(d *millrace.Deduplicate) { d.Epoch = 1 }), again(msg))
+			if c.decided {
+				by := admin.Operator{Name: "ada", Reason: "asked the provider"}
+				require.NoError(t, admin.New(b.store).DecideStep(t.Context(), id, admin.StepWasDone, by))
+			} else {
+				must(t, b.leased(second, func(d *millrace.Deduplicate) { d.Epoch = 1 }), again(msg))
+			}
 			close(release)
 			require.NoError(t, <-ended)
 			story := rig.Story(t, b.store, msg.UUID)
