@@ -79,6 +79,7 @@ func (b *batches) handle(msg *message.Message) ([]*message.Message, error) {
 		return nil, nil
 	case endedByHandler:
 		m.held = false
+		defer m.undone() // an observer may panic
 		return nil, m.claim.Rollback(err)
 	case endedLeft:
 		m.delivery.interrupted(err)
@@ -96,7 +97,8 @@ type member struct {
 	gap      error     // before it, in the last transaction that it was in
 	claim    *claim    // in the last transaction that it was in
 	turn     turns.Turn
-	held     bool // it must free its turn
+	held     bool   // it must free its turn
+	undone   func() // to be called once its claim is taken back, if it is told endedByHandler
 	gathered
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -115,9 +116,23 @@ func (b *batches) lineUp(part []*member) (ready []*member, runs []*run) {
 
 func byVersion(x, y *member) int { return cmp.Compare(x.version.Number, y.version.Number) }
 
-// leaveLines frees the turns of the aggregates.
-func leaveLines(runs []*run) {
-	for _, r := range runs {
+// lineup is the turns of a batch's aggregates, which the last of its users frees.
+type lineup struct {
+	runs  []*run
+	users atomic.Int32
+}
+
+// enter adds a user.
+func (l *lineup) enter() (leave func()) {
+	l.users.Add(1)
+	return l.leave
+}
+
+func (l *lineup) leave() {
+	if l.users.Add(-1) > 0 {
+		return
+	}
+	for _, r := range l.runs {
 		r.turn.Fail()
 	}
 }

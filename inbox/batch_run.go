@@ -53,7 +53,8 @@ func (b *batches) run(m *member) {
 // are to be tried again, the last part first.
 func (b *batches) attempt(part []*member) (next [][]*member) {
 	ready, runs := b.lineUp(part)
-	defer leaveLines(runs)
+	own := &lineup{runs: runs}
+	defer own.enter()()
 	r := b.claim(ready)
 	if r == nil {
 		if len(ready) > 0 {
@@ -62,6 +63,7 @@ func (b *batches) attempt(part []*member) (next [][]*member) {
 		sayAlone(ready)
 		return nil
 	}
+	r.lineup = own
 	over := false
 	defer func() { // the handler ended its goroutine, or a function of the service panicked
 		if !over {
@@ -122,6 +124,7 @@ type batchRun struct {
 	whole   *claim          // stands for all their claims
 	ctx     context.Context //nolint:containedctx // given to the handler
 	leave   func()          // gives the slot back
+	lineup  *lineup         // of its aggregates
 }
 
 // all returns the messages whose keys r has claimed.
@@ -258,15 +261,13 @@ func (r *batchRun) fail(cause error) (next [][]*member) {
 		return nil
 	case mine:
 		r.observe(r.all(), ReasonCommitted)
-		for _, m := range r.members {
-			m.say(endedByHandler, cause)
-		}
-		for _, m := range r.aside {
+		for _, m := range r.all() {
 			if m.claim.verdict == toHold {
 				m.say(endedAside, nil)
-			} else { // the version that passed it over is taken back
-				m.say(endedByHandler, cause)
+				continue
 			}
+			m.undone = r.lineup.enter() // successors wait until the versions are taken back, also of who was passed over
+			m.say(endedByHandler, cause)
 		}
 		return nil
 	}

@@ -81,6 +81,9 @@ func (cl *claim) takeBack(cause error) (reopened bool, err error) {
 		cl.log().Error("inbox: the handler may have ended its transaction, and its claim could not be taken back", err, nil)
 		return false, errors.Join(cause, err)
 	}
+	if len(cl.advances) > 0 { // somebody may have read the version that was taken back
+		cl.consumer.store.db.Forget()
+	}
 	cl.observeEnded("committed by the handler, which then failed; the claim was taken back")
 	return true, fmt.Errorf("%w; what it had written is committed: %w", ErrTxEndedByHandler, cause)
 }

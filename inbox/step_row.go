@@ -31,7 +31,8 @@ type stepRun struct {
 	token int64
 	sure  time.Time // until when no other process can take the step over
 
-	problem []byte // why the step was in doubt when we took it over
+	problem  []byte // why the step was in doubt when we took it over
+	uncalled bool   // Do was not called, and no earlier attempt has done the step
 }
 
 // read returns the recorded step, or a row without a state if there is none.
@@ -89,12 +90,16 @@ func (r *stepRun) obtain(ctx context.Context) (stepRow, error) {
 	}
 }
 
-// take records the intent, in a transaction of its own, unless the step is done, stuck or taken.
+// take records the intent, in a transaction of its own, unless the step is done, stuck or taken. The end of ctx does not
+// end the transaction: during COMMIT, nobody would know whether the intent is recorded.
 func (r *stepRun) take(ctx context.Context) (row stepRow, taken bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return row, false, err
+	}
 	s, lease := r.store, r.step.Lease.Microseconds()
 	r.token = rand.Int64N(1<<62) + 1 //nolint:gosec // tells attempts apart, keeps no secret
 	began := time.Now()
-	bound, cancel := context.WithTimeout(ctx, afterwards)
+	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
 	err = s.db.Write(bound, func(tx *sqlx.Tx) error {
 		taken = false
@@ -116,10 +121,25 @@ func (r *stepRun) take(ctx context.Context) (row stepRow, taken bool, err error)
 		return err
 	})
 	if err != nil {
+		if taken { // the answer to COMMIT may be all that was lost
+			r.takeBack(ctx, row, err)
+		}
 		return row, false, fmt.Errorf("record the intent: %w", database.Explain(err))
 	}
 	r.sure = began.Add(r.step.Lease)
 	return row, taken, nil
+}
+
+// takeBack ends a step that was taken, as far as we know, and for which Do is not called. If it fails, the step is in doubt
+// when its lease ends.
+func (r *stepRun) takeBack(ctx context.Context, row stepRow, cause error) {
+	e := stepEnd{state: stored.StepNotDone, problem: errorText(cause)}
+	if row.doubtful { // an earlier attempt may have done it
+		e.state, e.problem = stored.StepBegun, r.problem
+	}
+	if _, err := r.insist(ctx, e); err != nil {
+		r.unrecorded(err)
+	}
 }
 
 // stuck reports whether the step is in doubt and neither Verify nor another Do can decide it. Nobody takes
@@ -155,6 +175,18 @@ func (r *stepRun) end(ctx context.Context, e stepEnd) (ours bool, err error) {
 		return err
 	})
 	return n == 1, err
+}
+
+// insist is end, tried again for a while after an error.
+func (r *stepRun) insist(ctx context.Context, e stepEnd) (ours bool, err error) {
+	giveUp := time.Now().Add(afterwards)
+	for try := 0; ; try++ {
+		ours, err = r.end(ctx, e)
+		if err == nil || time.Now().After(giveUp) {
+			return ours, err
+		}
+		_ = database.Pause(context.WithoutCancel(ctx), try) // no error: this context never ends
+	}
 }
 
 // nullable returns an argument that is NULL for nil: not every driver makes a nil slice NULL.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 
@@ -36,7 +35,7 @@ func (r *stepRun) work(ctx context.Context, doubtful bool) ([]byte, error) {
 
 var errStepLease = errors.New("the lease of the step is about to end")
 
-// call asks Verify about a step in doubt, and calls Do unless the step was done.
+// call asks Verify about a step in doubt, and calls Do unless the step was done, or ctx has ended.
 func (r *stepRun) call(ctx context.Context, doubtful bool) (result []byte, verified bool, err error) {
 	id := stored.FormatID(r.id)
 	if doubtful && r.step.Verify != nil {
@@ -47,6 +46,14 @@ func (r *stepRun) call(ctx context.Context, doubtful bool) (result []byte, verif
 		if done {
 			return result, true, nil
 		}
+		doubtful = false
+	}
+	if err := ctx.Err(); err != nil {
+		if doubtful { // an earlier attempt may have done it
+			return nil, false, fmt.Errorf("%w: %w", ErrInDoubt, err)
+		}
+		r.uncalled = true
+		return nil, false, err
 	}
 	result, err = r.step.Do(withSteps(ctx, r.step.Name), id)
 	return result, false, err
@@ -68,7 +75,7 @@ func (r *stepRun) undecided(row stepRow) error {
 func (r *stepRun) giveUp(ctx context.Context, cause error) error {
 	e := stepEnd{state: stored.StepBegun, problem: errorText(cause)}
 	var refused *notDoneError
-	if errors.As(cause, &refused) && !errors.Is(cause, ErrInDoubt) { // an error of Verify says nothing about Do
+	if r.uncalled || errors.As(cause, &refused) && !errors.Is(cause, ErrInDoubt) { // an error of Verify says nothing about Do
 		e.state = stored.StepNotDone
 	}
 	if errors.Is(cause, ErrInDoubt) && len(r.problem) > 0 {
@@ -76,12 +83,16 @@ func (r *stepRun) giveUp(ctx context.Context, cause error) error {
 	}
 	ours, err := r.end(ctx, e)
 	if err != nil {
-		r.log().Error("inbox: the failure of a step could not be recorded; it is in doubt when its lease ends", database.Explain(err), nil)
+		r.unrecorded(err)
 	}
 	if err == nil && !ours {
 		return fmt.Errorf("%w; %w", cause, ErrLeaseLost)
 	}
 	return cause
+}
+
+func (r *stepRun) unrecorded(err error) {
+	r.log().Error("inbox: the failure of a step could not be recorded; it is in doubt when its lease ends", database.Explain(err), nil)
 }
 
 // record stores the result of a step that is done. While the database does not answer, it tries
@@ -92,21 +103,16 @@ func (r *stepRun) record(ctx context.Context, result []byte, verified bool) ([]b
 	if e.kept, unkept = r.sealOnce(context.WithoutCancel(ctx), result); unkept != nil {
 		e.problem = errorText(unkept)
 	}
-	giveUp := time.Now().Add(afterwards)
-	for try := 0; ; try++ {
-		ours, err := r.end(ctx, e)
-		switch {
-		case err == nil && ours && unkept != nil:
-			return nil, Terminal(fmt.Errorf("it is done, but its result was not kept: %w", unkept))
-		case err == nil && ours:
-			return result, nil
-		case err == nil:
-			return r.lost(ctx, result, e)
-		case time.Now().After(giveUp):
-			return nil, fmt.Errorf("it is done, but that could not be recorded, so it is in doubt: %w", database.Explain(err))
-		}
-		_ = database.Pause(context.WithoutCancel(ctx), try) // no error: this context never ends
+	ours, err := r.insist(ctx, e)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("it is done, but that could not be recorded, so it is in doubt: %w", database.Explain(err))
+	case !ours:
+		return r.lost(ctx, result, e)
+	case unkept != nil:
+		return nil, Terminal(fmt.Errorf("it is done, but its result was not kept: %w", unkept))
 	}
+	return result, nil
 }
 
 // lost ends a step that is done, but that another process has taken over since.
@@ -130,7 +136,8 @@ func (r *stepRun) lost(ctx context.Context, result []byte, e stepEnd) ([]byte, e
 		return nil, err
 	}
 	one := row.Verified || e.verified || r.step.Idempotent // there was only one effect
-	switch alike := bytes.Equal(kept, result); {
+	found := row.Verified && row.Result == nil             // by somebody who did not see its result, such as an operator
+	switch alike := found || bytes.Equal(kept, result); {
 	case !alike:
 		r.doubled(ctx, fmt.Errorf("another result was recorded meanwhile: %w", ErrLeaseLost))
 	case !one:

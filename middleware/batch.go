@@ -123,8 +123,9 @@ func (b Batch) Plugin() message.RouterPlugin {
 	}
 }
 
-// mostInBatch keeps the arguments of a statement below the limit of every database.
-const mostInBatch = 5000
+// mostInBatch keeps the arguments of a statement below the limit of every database: SQLite takes 32,766, and an
+// aggregate has eight.
+const mostInBatch = 4000
 
 // Validate returns every wrong setting at once.
 func (b Batch) Validate() error {

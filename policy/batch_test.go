@@ -59,7 +59,7 @@ func TestBatchRefusesOtherRules(t *testing.T) {
 		"{strategy: none}":     "consumers.search.strategy: none has no transaction for a batch: take strategy inbox",
 		"{strategy: dedup}":    "consumers.search.strategy: dedup has no transaction for a batch: take strategy inbox",
 		"{shadow: true}":       "consumers.search.shadow: a batch needs the inbox's transaction, which shadow mode does not begin: leave shadow out",
-		"{batch: {max: 5001}}": "consumers.search: middleware.Batch: invalid settings: Max 5001 is not between 0 and 5000",
+		"{batch: {max: 4001}}": "consumers.search: middleware.Batch: invalid settings: Max 4001 is not between 0 and 4000",
 		"{epoch: 1}": "consumers.search: middleware.Batch: invalid settings: Inbox.Before is for handlers of one message: " +
 			"do its work in the function, or use Inbox without Batch",
 	} {

@@ -133,6 +133,64 @@ func stepRefused(t *testing.T, b *bed) {
 	require.NoError(t, inbox.NotDone(nil))
 }
 
+// stepNotCalled has attempts end between the record of the intent and the call.
+func stepNotCalled(t *testing.T, b *bed) {
+	for name, after := range map[string]func(cancel func()) error{
+		"cancelled before the call":         func(cancel func()) error { cancel(); return nil },
+		"the answer to its intent was lost": func(func()) error { return faults.ErrLost },
+	} {
+		t.Run(name, func(t *testing.T) {
+			pool := faults.Open(t, b.db)
+			var p provider
+			step := inbox.Step{Name: "mail", Wait: 10 * time.Millisecond, Do: func(ctx context.Context, id string) ([]byte, error) {
+				if err := ctx.Err(); err != nil { // as an HTTP client does
+					return nil, err
+				}
+				return p.call(ctx, id)
+			}}
+			store := b.newStore(pool.DB, inbox.Config{})
+			interrupted := func(msg *message.Message) message.HandlerFunc {
+				h, _ := stepping(step, fine)
+				leased := b.leased(h, onStore(store))
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				begun := false
+				pool.Set(faults.Plan{
+					Before: faults.At("INSERT INTO millrace_steps", func() error { begun = true; return nil }),
+					After: faults.At(faults.Commit, func() error {
+						if !begun {
+							return nil
+						}
+						begun = false
+						return after(cancel)
+					}),
+				})
+				first, calls := again(msg), len(p.ids)
+				first.SetContext(ctx)
+				_, err := leased(first)
+				require.Error(t, err)
+				require.Len(t, p.ids, calls)
+				pool.Set(faults.Plan{})
+				return leased
+			}
+
+			fresh := newMessage("x")
+			next := interrupted(fresh)
+			assert.Empty(t, b.inDoubtNow())
+			must(t, next, again(fresh))
+			assert.Len(t, p.ids, 1)
+
+			p.ids = nil
+			doubtful := b.inDoubt(&p)
+			step.Idempotent = true
+			next = interrupted(doubtful)
+			b.doubts(2)
+			must(t, next, again(doubtful))
+			assert.Len(t, p.ids, 2)
+		})
+	}
+}
+
 func stepOfTheDead(t *testing.T, b *bed) {
 	msg := newMessage("x")
 	frozen, release := make(chan struct{}), make(chan struct{})
@@ -185,33 +243,41 @@ func stepStale(t *testing.T, db *testdb.DB) {
 	b := newBed(t, db)
 	for name, c := range map[string]struct {
 		stale, second inbox.Step
+		decided       bool // by an operator, instead of the second
 		told          int
 	}{
 		"called twice":               {told: 1},
 		"called twice, one effect":   {stale: inbox.Step{Idempotent: true}},
 		"found":                      {second: inbox.Step{Verify: found("first")}},
 		"another effect than its":    {second: inbox.Step{Verify: found("not the first")}, told: 1},
+		"found by an operator":       {decided: true},
 		"called twice, other answer": {stale: inbox.Step{Idempotent: true}, second: inbox.Step{Do: answers("second")}, told: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := b.events.Count("double effect")
 			msg := newMessage("x")
-			begun, release := make(chan struct{}), make(chan struct{})
-			c.stale.Name, c.stale.Lease = "mail", 100*time.Millisecond
-			c.stale.Do = func(context.Context, string) ([]byte, error) {
-				close(begun)
+			begun, release := make(chan string, 1), make(chan struct{})
+			c.stale.Name = "mail"
+			c.stale.Do = func(_ context.Context, id string) ([]byte, error) {
+				begun <- id
 				<-release
 				return []byte("first"), nil
 			}
 			stale, results := stepping(c.stale, fine)
 			ended := rig.Handle(b.leased(stale, onStore(b.process())), again(msg))
-			<-begun
-			c.second.Name, c.second.Wait, c.second.Idempotent = "mail", 30*time.Second, true
+			id := <-begun
+			b.exec(`UPDATE millrace_steps SET until = until - 1000000000`)
+			c.second.Name, c.second.Idempotent = "mail", true
 			if c.second.Do == nil {
 				c.second.Do = answers("first")
 			}
 			second, _ := stepping(c.second, fine)
-			must(t, b.leased(second, func(d *millrace.Deduplicate) { d.Epoch = 1 }), again(msg))
+			if c.decided {
+				by := admin.Operator{Name: "ada", Reason: "asked the provider"}
+				require.NoError(t, admin.New(b.store).DecideStep(t.Context(), id, admin.StepWasDone, by))
+			} else {
+				must(t, b.leased(second, func(d *millrace.Deduplicate) { d.Epoch = 1 }), again(msg))
+			}
 			close(release)
 			require.NoError(t, <-ended)
 			story := rig.Story(t, b.store, msg.UUID)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -179,6 +182,70 @@ var gateBodies = []testdb.Body{
 		assert.Equal(t, 0, b.version("ada"))
 		b.untilAll(b.batch(4, follow, soon), copies(msgs))
 		assert.Equal(t, 4, b.version("ada"))
+	})},
+	{Name: "successors of versions that are taken back", Why: "they wait for them", Run: testdb.With(newGateBed, func(t *testing.T, b *bed) {
+		if b.db.Dialect == "sqlite" {
+			return // which refuses the commit
+		}
+		msgs := b.versions("ada", 1, 8)
+		var later []<-chan error
+		var h message.HandlerFunc
+		var once sync.Once
+		h = b.batch(4, func(ctx context.Context, batch []*message.Message) (err error) {
+			once.Do(func() {
+				later = start(h, copies(msgs[4:]))
+				rig.Eventually(t, "they gather", func() bool { return b.events.Count("received") == len(msgs) })
+				tx, _ := inbox.Tx(ctx)
+				_ = tx.Commit()
+				err = errBoom
+			})
+			if err != nil {
+				return err
+			}
+			return apply(ctx, batch)
+		}, ordered)
+		for _, err := range b.errs(start(h, copies(msgs[:4]))) {
+			require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
+		}
+		for _, err := range b.errs(later) {
+			assert.Error(t, err, "it was applied before its predecessors")
+		}
+		b.untilAll(b.batch(4, apply, soon), copies(msgs))
+		b.once(msgs)
+	})},
+	{Name: "versions that were seen before they are taken back", Why: "they are not stale", Run: testdb.With(newGateBed, func(t *testing.T, b *bed) {
+		if b.db.Dialect == "sqlite" {
+			return // which refuses the commit
+		}
+		var asked atomic.Int32 // how often a message that waits for its predecessor has asked
+		pool := faults.Open(t, b.db)
+		msgs := b.versions("ada", 1, 8)
+		store := b.newStore(pool.DB)
+		change := func(batch *millrace.Batch) {
+			ordered(batch)
+			batch.Inbox.Store = store
+			batch.Inbox.Redelivered = func(msg *message.Message) bool { return msg.UUID == msgs[7].UUID }
+		}
+		var h message.HandlerFunc
+		var last <-chan error
+		h = b.batch(2, func(ctx context.Context, batch []*message.Message) error {
+			if batch[0].UUID != msgs[2].UUID {
+				return apply(ctx, batch)
+			}
+			tx, _ := inbox.Tx(ctx)
+			_ = tx.Commit()
+			pool.Set(faults.Plan{Before: faults.At("FROM millrace_versions", func() error { asked.Add(1); return nil })})
+			last = rig.Handle(h, msgs[7].Copy())
+			rig.Eventually(t, "version 4 was seen", func() bool { return asked.Load() > 1 })
+			return errBoom
+		}, change)
+		b.must(h, msgs[:2])
+		for _, err := range b.errs(start(h, copies(msgs[2:4]))) {
+			require.ErrorIs(t, err, inbox.ErrTxEndedByHandler)
+		}
+		require.Error(t, rig.Within(t, last, "the gap is not told"))
+		b.untilAll(b.batch(2, apply, soon, on(store)), copies(msgs[2:]))
+		b.once(msgs)
 	})},
 	{Name: "random order in two processes", Why: "versions are applied gapless and once, whoever gets them", Run: testdb.With(newGateBed, func(t *testing.T, b *bed) {
 		const aggregates, each = 5, 12
