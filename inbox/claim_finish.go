@@ -52,6 +52,7 @@ func (cl *claim) Commit(produced []*message.Message) ([]*message.Message, error)
 	if cl.consumer.config.Outbox != nil {
 		return nil, nil
 	}
+	cl.outlast(produced)
 	return produced, nil
 }
 
