@@ -2,8 +2,10 @@ package durable_test
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -155,6 +157,32 @@ var queueBodies = []testdb.Body{
 			})
 		}
 	}},
+	{Name: "a source that gives a message up", Why: "its deadline is an attempt, and of the rest the log tells", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		events := b.told()
+		for _, deadline := range []bool{true, false} {
+			durable, feed, router := quick(b.store), rig.NewFeed(), rig.NewRouter(b)
+			durable.MaxAttempts = 1
+			ctx, giveUp := context.WithCancel(t.Context())
+			if deadline {
+				ctx = overdue{ctx}
+			}
+			impatient, err := message.MessageTransformSubscriberDecorator(func(msg *message.Message) { msg.SetContext(ctx) })(feed)
+			require.NoError(t, err)
+			sub, err := durable.Decorate(impatient)
+			require.NoError(t, err)
+			router.AddPlugin(b.store.Plugin())
+			router.AddMiddleware(inboxOf(durable))
+			router.AddConsumerHandler(consumer, "orders", sub, func(*message.Message) error { giveUp(); return errBoom })
+			rig.Run(b, router)
+			msg := newMessage()
+			feed.Send(t, msg)
+			assert.Equal(t, deadline, rig.Answer(t, msg))
+			require.NoError(t, router.Close())
+		}
+		assert.Equal(t, 1, b.open(admin.Parked))
+		assert.Equal(t, 1, b.rows())
+		assert.Equal(t, 1, strings.Count(strings.Join(events.Logs(), "\n"), "the source gave a message up"))
+	})},
 	{Name: "marked as redelivered", Why: "stored before it runs, so that one that ends the process is counted", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.Redelivered = func(msg *message.Message) bool { return msg.Metadata.Get(redelivered) != "" }
@@ -178,6 +206,16 @@ var queueBodies = []testdb.Body{
 			require.ErrorContains(t, err, part)
 		}
 	})},
+}
+
+// overdue is a context whose end is that of a deadline.
+type overdue struct{ context.Context } //nolint:containedctx // it is one
+
+func (o overdue) Err() error {
+	if o.Context.Err() != nil {
+		return context.DeadlineExceeded
+	}
+	return nil
 }
 
 // observerBodies: what a queue tells.
