@@ -157,6 +157,25 @@ var queueBodies = []testdb.Body{
 			})
 		}
 	}},
+	{Name: "MaxInFlight behind a router's subscriber decorator", Why: "it bounds what is stored and what is not together", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		durable := quick(b.store)
+		durable.Consumer, durable.Redelivered = "accounts", func(msg *message.Message) bool { return msg.Metadata.Get(redelivered) != "" }
+		var now, most atomic.Int32
+		s := b.decorated(durable, func(msg *message.Message) error {
+			most.Store(max(most.Load(), now.Add(1)))
+			defer now.Add(-1)
+			return effect(msg)
+		}, millrace.Inbox{Store: b.store, Consumer: "accounts", Options: inbox.Options{MaxInFlight: 1}}.Middleware)
+		const n = 20
+		for _, mark := range []string{"true", ""} {
+			for _, msg := range newMessages(n) {
+				msg.Metadata.Set(redelivered, mark)
+				s.source.Send(t, msg)
+			}
+		}
+		rig.Eventually(t, "all are handled", func() bool { return b.count(`SELECT COUNT(*) FROM effects`) == 2*n })
+		assert.Equal(t, int32(1), most.Load())
+	})},
 	{Name: "a source that gives a message up", Why: "its deadline is an attempt, and of the rest the log tells", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		events := b.told()
 		for _, deadline := range []bool{true, false} {
