@@ -239,8 +239,12 @@ func (cl *claim) storeProduced(ctx context.Context, tx *sqlx.Tx, produced []*mes
 		for _, m := range produced {
 			m.SetContext(ctx)
 		}
+		takes := ambient.From(ctx).Takes()
 		if err := outbox.Publish(topic, produced...); err != nil {
 			return fmt.Errorf("publish to the outbox: %w", err)
+		}
+		if ambient.From(ctx).Takes() == takes {
+			cl.warnNoOutbox()
 		}
 		return nil
 	}

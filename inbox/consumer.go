@@ -156,6 +156,7 @@ type claimConsumer struct {
 
 	pace            pace // of refused messages
 	warnedForgotten sync.Once
+	warnedNoOutbox  sync.Once
 	warnedUnguarded sync.Once
 	warnedSingly    sync.Once
 	warnedFormer    sync.Once

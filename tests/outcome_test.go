@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -262,6 +263,12 @@ var outcomeBodies = []testdb.Body{
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM box WHERE topic = 'invoices'`))
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
 		assert.Empty(t, s.published.Messages())
+	})},
+	{Name: "an outbox that is none", Why: "what it publishes is sent before the commit, and nothing else tells", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		s := b.newService(invoice, millrace.Inbox{Store: b.store, Outbox: &rig.Publisher{}}.Middleware)
+		assert.True(t, s.deliver(newMessage("x")))
+		assert.True(t, s.deliver(newMessage("x")))
+		assert.Equal(t, 1, strings.Count(strings.Join(b.events.Logs(), "\n"), "Inbox.Outbox published without the transaction"))
 	})},
 	{Name: "an outbox after the handler committed by itself", Why: "a success that ended the transaction still has its messages stored", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.exec(`CREATE TABLE box (topic VARCHAR(100), uuid VARCHAR(100))`)
