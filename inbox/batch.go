@@ -12,24 +12,34 @@ import (
 	"github.com/millrace-go/millrace/internal/turns"
 )
 
-// BatchHandler returns h as the handler of the consumer that config names. What is in flight at once is claimed
-// in one transaction, in which h runs, and which is committed if h succeeds. A message that cannot join a batch
-// is handled as by [Store.Handler], and h gets it alone. middleware.Batch calls it.
-func (i Internals) BatchHandler(config ConsumerConfig, limits batching.Limits, order *GateConfig, h batchFunc) (message.HandlerFunc, error) {
-	g, err := gated(order)
-	if err != nil {
-		return nil, err
+// BatchHandler returns a function that returns h as the handler of the consumer that a config names. What is in
+// flight at once is claimed in one transaction, in which h runs, and which is committed if h succeeds. A message
+// that cannot join a batch is handled as by [Store.Handler], and h gets it alone. Configs of one consumer share its
+// batches: a stored message may not know its handler. middleware.Batch calls it.
+func (i Internals) BatchHandler(
+	limits batching.Limits, order *GateConfig, h batchFunc,
+) func(ConsumerConfig) (message.HandlerFunc, error) {
+	known := make(map[stored.Name]*batches)
+	return func(config ConsumerConfig) (message.HandlerFunc, error) {
+		g, err := gated(order)
+		if err != nil {
+			return nil, err
+		}
+		c, err := i.store.consumer(config)
+		if err != nil {
+			return nil, err
+		}
+		i.store.mu.Lock()
+		defer i.store.mu.Unlock()
+		b := known[c.name()]
+		if b == nil {
+			b = &batches{consumer: c, limits: limits, handler: h, gate: g, inserts: make(map[int]string)}
+			known[c.name()] = b
+		}
+		c.gate.Store(b.gate)
+		c.batches = b
+		return b.handle, nil
 	}
-	c, err := i.store.consumer(config)
-	if err != nil {
-		return nil, err
-	}
-	c.gate.Store(g)
-	b := &batches{consumer: c, limits: limits, handler: h, gate: g, inserts: make(map[int]string)}
-	i.store.mu.Lock()
-	c.batches = b
-	i.store.mu.Unlock()
-	return b.handle, nil
 }
 
 type batchFunc = func(ctx context.Context, msgs []*message.Message) ([]*message.Message, error)

@@ -258,7 +258,7 @@ func (b *batches) won(span *span, tx *owned.Tx, consumer int32, token int64, par
 	}), nil
 }
 
-// valuedContext is a context with the values of a message, which does not end with the message.
+// valuedContext is a context with the values of another one, with which it does not end.
 type valuedContext struct {
 	context.Context //nolint:containedctx // it is one
 

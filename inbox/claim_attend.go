@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -82,5 +83,15 @@ func (c *claimConsumer) warnUnguarded(d *delivery) {
 	}
 	c.warnedUnguarded.Do(func() {
 		d.log().Error("inbox: a Retry inside the inbox would not be noticed; said once per consumer", errUnguarded, nil)
+	})
+}
+
+var errNoOutbox = errors.New("its messages are sent before the commit, and stay sent if that fails: set Outbox to an " +
+	"outbox.Publisher, or leave it out and give AddHandler the publisher")
+
+// warnNoOutbox warns, once per consumer, of an Outbox that knows no transaction.
+func (cl *claim) warnNoOutbox() {
+	cl.consumer.warnedNoOutbox.Do(func() {
+		cl.log().Error("inbox: Inbox.Outbox published without the transaction; said once per consumer", errNoOutbox, nil)
 	})
 }

@@ -52,6 +52,7 @@ func (cl *claim) Commit(produced []*message.Message) ([]*message.Message, error)
 	if cl.consumer.config.Outbox != nil {
 		return nil, nil
 	}
+	cl.outlast(produced)
 	return produced, nil
 }
 
@@ -238,8 +239,12 @@ func (cl *claim) storeProduced(ctx context.Context, tx *sqlx.Tx, produced []*mes
 		for _, m := range produced {
 			m.SetContext(ctx)
 		}
+		takes := ambient.From(ctx).Takes()
 		if err := outbox.Publish(topic, produced...); err != nil {
 			return fmt.Errorf("publish to the outbox: %w", err)
+		}
+		if ambient.From(ctx).Takes() == takes {
+			cl.warnNoOutbox()
 		}
 		return nil
 	}

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/millrace-go/millrace/internal/ambient"
 )
 
@@ -96,6 +98,16 @@ func (s *span) deadline() time.Time { return s.born.Add(time.Duration(s.ends.Loa
 // give returns the context for the handler, with t and the claim in it.
 func (s *span) give(t *ambient.Tx, cl *claim) context.Context {
 	return handlerContext{Context: ambient.With(s.handler, t), span: s, claim: cl}
+}
+
+// outlast has messages that carry the handler's context, which has ended, end with the delivery: they are
+// published next.
+func (cl *claim) outlast(produced []*message.Message) {
+	for _, m := range produced {
+		if ctx := m.Context(); ambient.From(ctx) == cl.ambient {
+			m.SetContext(withValues(cl.ctx, ambient.With(ctx, ambient.From(cl.ctx))))
+		}
+	}
 }
 
 // late reports whether the span ended by its timer.

@@ -156,6 +156,7 @@ type claimConsumer struct {
 
 	pace            pace // of refused messages
 	warnedForgotten sync.Once
+	warnedNoOutbox  sync.Once
 	warnedUnguarded sync.Once
 	warnedSingly    sync.Once
 	warnedFormer    sync.Once
@@ -192,7 +193,8 @@ func (s *Store) enrol(config ConsumerConfig) (*claimConsumer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	name := stored.Name{Name: config.Name, Epoch: config.Epoch}
-	if known := s.consumers[name]; known != nil {
+	known := s.consumers[name]
+	if known != nil {
 		if known.config.Handler == "" || config.Handler == "" { // a stored message may not know its handler
 			config.Handler += known.config.Handler
 		}
@@ -208,12 +210,15 @@ func (s *Store) enrol(config ConsumerConfig) (*claimConsumer, error) {
 	c := &claimConsumer{
 		store: s, config: config, early: new(waiters), prefix: name.Prefix(), tally: s.tallies.of(name), row: s.rows.Registered(config.self()),
 	}
-	if known := s.consumers[name]; known != nil {
+	if known != nil {
 		c.early = known.early
 		c.gated.Store(known.gated.Load())
 	}
 	c.row.Met = c.formerIsOver
-	if config.MaxInFlight > 0 {
+	switch {
+	case known != nil && cap(known.slots) == config.MaxInFlight:
+		c.slots = known.slots
+	case config.MaxInFlight > 0:
 		c.slots = make(chan struct{}, config.MaxInFlight)
 	}
 	s.consumers[name] = c

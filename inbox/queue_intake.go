@@ -181,7 +181,8 @@ type straight struct {
 // Straight returns a copy of msg, which came from topic, for the handler. The copy has an ack of its
 // own. If the handler nacks it, fail stores the message, for the queue to deliver it again, and
 // reports true: then the caller may ack msg. It reports false if the delivery does not count as an
-// attempt, because the service closes or the database is down: then the source must keep msg.
+// attempt, because the context of msg was cancelled, as when the service closes, or the database is down: then the
+// source must keep msg.
 func (q *Queue) Straight(
 	topic string, msg *message.Message,
 ) (copied *message.Message, fail func(ctx context.Context) (kept bool, err error)) {
@@ -212,12 +213,7 @@ func (s *straight) keepIt(ctx context.Context, because why) (kept bool, err erro
 
 func (s *straight) fail(ctx context.Context) (kept bool, err error) {
 	_, counts, cause := s.result()
-	select {
-	case <-s.msg.Context().Done(): // the service closes
-		return false, nil
-	default:
-	}
-	if !counts {
+	if !counts || errors.Is(s.msg.Context().Err(), context.Canceled) { // a deadline is that of the source
 		return false, nil
 	}
 	q := s.queue

@@ -108,9 +108,7 @@ func (b Batch) handler(h BatchFunc, err error) message.HandlerFunc {
 	}
 	return i.each("middleware.Batch", func(msg *message.Message) ([]*message.Message, error) {
 		return h(msg.Context(), []*message.Message{msg})
-	}, func(config inbox.ConsumerConfig) (message.HandlerFunc, error) {
-		return i.Store.Internals().BatchHandler(config, b.limits(), b.gate(), h)
-	})
+	}, i.Store.Internals().BatchHandler(b.limits(), b.gate(), h))
 }
 
 // Plugin is [Inbox.Plugin]; it checks the settings of the batch too.

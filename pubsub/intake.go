@@ -119,6 +119,9 @@ func (i *intake) failed(ctx context.Context, msg *message.Message, fail keeping)
 		i.log(msg).Error("pubsub: a failed message could not be stored; its source has to redeliver it", err, nil)
 		i.calm(ctx)
 	}
+	if !stored && err == nil && msg.Context().Err() != nil && ctx.Err() == nil {
+		i.log(msg).Info("pubsub: the source gave a message up while its handler ran, and has to redeliver it; no attempt is counted", nil)
+	}
 	if !stored {
 		msg.Nack()
 		return

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,6 +31,22 @@ var outcomeBodies = []testdb.Body{
 		require.NoError(t, b.store.Close(t.Context()))
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
 		assert.Equal(t, 1, b.events.Count("settled"))
+	})},
+	{Name: "returned messages with the handler's context", Why: "they are published when it has ended", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		type mark struct{}
+		router, box := b.router(millrace.Inbox{Store: b.store}.Middleware), &heeding{}
+		s := &service{bed: b, feed: rig.NewFeed()}
+		router.AddHandler("billing", "orders", s.feed, "invoices", box, func(msg *message.Message) ([]*message.Message, error) {
+			ctx, end := context.WithTimeout(context.WithValue(msg.Context(), mark{}, "traced"), rig.Patience)
+			defer end()
+			return []*message.Message{message.NewMessageWithContext(ctx, "invoice", nil)}, apply(ctx, msg.UUID)
+		})
+		s.run(router)
+		assert.True(t, s.deliver(newMessage("x")))
+		require.Len(t, box.contexts, 1)
+		assert.Equal(t, "traced", box.contexts[0].Value(mark{}))
+		_, err := inbox.Tx(box.contexts[0])
+		require.ErrorIs(t, err, inbox.ErrNoTx)
 	})},
 	{Name: "a service that closes before the ack", Why: "what was not acked is not settled, so the redelivery finds it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
@@ -247,6 +264,12 @@ var outcomeBodies = []testdb.Body{
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
 		assert.Empty(t, s.published.Messages())
 	})},
+	{Name: "an outbox that is none", Why: "what it publishes is sent before the commit, and nothing else tells", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		s := b.newService(invoice, millrace.Inbox{Store: b.store, Outbox: &rig.Publisher{}}.Middleware)
+		assert.True(t, s.deliver(newMessage("x")))
+		assert.True(t, s.deliver(newMessage("x")))
+		assert.Equal(t, 1, strings.Count(strings.Join(b.events.Logs(), "\n"), "Inbox.Outbox published without the transaction"))
+	})},
 	{Name: "an outbox after the handler committed by itself", Why: "a success that ended the transaction still has its messages stored", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.exec(`CREATE TABLE box (topic VARCHAR(100), uuid VARCHAR(100))`)
 		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
@@ -318,3 +341,19 @@ func (o *outbox) Publish(topic string, msgs ...*message.Message) error {
 }
 
 func (*outbox) Close() error { return nil }
+
+// heeding is a publisher that sends nothing once the context of a message has ended, as that of watermill-redisstream.
+type heeding struct {
+	rig.Publisher
+	contexts []context.Context //nolint:containedctx // of what was published
+}
+
+func (h *heeding) Publish(_ string, msgs ...*message.Message) error {
+	for _, m := range msgs {
+		if err := m.Context().Err(); err != nil {
+			return err
+		}
+		h.contexts = append(h.contexts, m.Context())
+	}
+	return nil
+}

@@ -37,7 +37,7 @@ type run struct {
 	tx *sqlx.Tx
 	db *sql.DB
 
-	taken  atomic.Bool // the handler asked for it
+	taken  atomic.Int64 // how often the handler asked for it
 	ended  atomic.Bool
 	calls  atomic.Int32 // of the innermost handler
 	inside atomic.Int32 // runs of it that have not returned
@@ -97,7 +97,7 @@ func (t *Tx) Take() (*sqlx.Tx, bool) {
 	if t.ended.Load() {
 		return nil, false
 	}
-	t.taken.Store(true)
+	t.taken.Add(1)
 	return t.tx, true
 }
 
@@ -117,7 +117,10 @@ func (t *Tx) Open() bool { return t != nil && !t.ended.Load() }
 func (t *Tx) EndedUnderneath() bool { return t != nil && t.Ended != nil && t.Ended() }
 
 // Taken reports whether the handler asked for the transaction.
-func (t *Tx) Taken() bool { return t.taken.Load() }
+func (t *Tx) Taken() bool { return t.Takes() > 0 }
+
+// Takes returns how often somebody took the transaction.
+func (t *Tx) Takes() int64 { return t.taken.Load() }
 
 // End makes every later Take return false, and ends a loan.
 func (t *Tx) End() {

@@ -49,6 +49,22 @@ var durable = []testdb.Body{
 		b.once(slices.Concat(msgs, more, without(last, 2)))
 		b.idle(b.db.DB)
 	})},
+	{Name: "behind a router's subscriber decorator", Why: "what is stored and what is not meet in one batch", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		seen, feed, router, msgs := &sizes{}, rig.NewFeed(), rig.NewRouter(b), newMessages(2)
+		batch := millrace.Batch{Inbox: millrace.Inbox{Store: b.store, Consumer: "billing"}, Max: len(msgs), Linger: rig.Patience}
+		router.AddPlugin(batch.Plugin())
+		router.AddSubscriberDecorators(pubsub.Durable{
+			Store: b.store, Consumer: "billing", Redelivered: func(msg *message.Message) bool { return msg.UUID == msgs[1].UUID },
+		}.Decorate)
+		router.AddConsumerHandler("documents", "orders", feed, batch.ConsumerHandler(seen.of(apply)))
+		rig.Run(b, router)
+		for _, m := range msgs {
+			feed.Send(t, m)
+			rig.Eventually(t, "it gathers", func() bool { return b.events.Count("received") > 0 })
+		}
+		rig.Eventually(t, "both are handled", func() bool { return b.effects() == len(msgs) })
+		assert.Equal(t, []int{len(msgs)}, seen.seen())
+	})},
 }
 
 // queue is a service whose messages come from its own table in batches.

@@ -2,8 +2,10 @@ package durable_test
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -237,6 +239,51 @@ var queueBodies = []testdb.Body{
 			})
 		}
 	}},
+	{Name: "MaxInFlight behind a router's subscriber decorator", Why: "it bounds what is stored and what is not together", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		durable := quick(b.store)
+		durable.Consumer, durable.Redelivered = "accounts", func(msg *message.Message) bool { return msg.Metadata.Get(redelivered) != "" }
+		var now, most atomic.Int32
+		s := b.decorated(durable, func(msg *message.Message) error {
+			most.Store(max(most.Load(), now.Add(1)))
+			defer now.Add(-1)
+			return effect(msg)
+		}, millrace.Inbox{Store: b.store, Consumer: "accounts", Options: inbox.Options{MaxInFlight: 1}}.Middleware)
+		const n = 20
+		for _, mark := range []string{"true", ""} {
+			for _, msg := range newMessages(n) {
+				msg.Metadata.Set(redelivered, mark)
+				s.source.Send(t, msg)
+			}
+		}
+		rig.Eventually(t, "all are handled", func() bool { return b.count(`SELECT COUNT(*) FROM effects`) == 2*n })
+		assert.Equal(t, int32(1), most.Load())
+	})},
+	{Name: "a source that gives a message up", Why: "its deadline is an attempt, and of the rest the log tells", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		events := b.told()
+		for _, deadline := range []bool{true, false} {
+			durable, feed, router := quick(b.store), rig.NewFeed(), rig.NewRouter(b)
+			durable.MaxAttempts = 1
+			ctx, giveUp := context.WithCancel(t.Context())
+			if deadline {
+				ctx = overdue{ctx}
+			}
+			impatient, err := message.MessageTransformSubscriberDecorator(func(msg *message.Message) { msg.SetContext(ctx) })(feed)
+			require.NoError(t, err)
+			sub, err := durable.Decorate(impatient)
+			require.NoError(t, err)
+			router.AddPlugin(b.store.Plugin())
+			router.AddMiddleware(inboxOf(durable))
+			router.AddConsumerHandler(consumer, "orders", sub, func(*message.Message) error { giveUp(); return errBoom })
+			rig.Run(b, router)
+			msg := newMessage()
+			feed.Send(t, msg)
+			assert.Equal(t, deadline, rig.Answer(t, msg))
+			require.NoError(t, router.Close())
+		}
+		assert.Equal(t, 1, b.open(admin.Parked))
+		assert.Equal(t, 1, b.rows())
+		assert.Equal(t, 1, strings.Count(strings.Join(events.Logs(), "\n"), "the source gave a message up"))
+	})},
 	{Name: "marked as redelivered", Why: "stored before it runs, so that one that ends the process is counted", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.Redelivered = func(msg *message.Message) bool { return msg.Metadata.Get(redelivered) != "" }
@@ -260,6 +307,16 @@ var queueBodies = []testdb.Body{
 			require.ErrorContains(t, err, part)
 		}
 	})},
+}
+
+// overdue is a context whose end is that of a deadline.
+type overdue struct{ context.Context } //nolint:containedctx // it is one
+
+func (o overdue) Err() error {
+	if o.Context.Err() != nil {
+		return context.DeadlineExceeded
+	}
+	return nil
 }
 
 // observerBodies: what a queue tells.
