@@ -109,7 +109,11 @@ func (h *Handler) failure(v *visit) (any, error) {
 	if len(found) == 0 {
 		return nil, problem{http.StatusNotFound, "No message fails like this any more: all were handled or discarded."}
 	}
-	p := &failurePage{FailureGroup: found[0], Until: v.Now}
+	p := &failurePage{FailureGroup: found[0]}
+	if p.Until, err = h.store.Internals().Rows().Now(v.r.Context()); err != nil { // the clock that says when messages came
+		return nil, err
+	}
+	p.Until = p.Until.Add(time.Millisecond) // the resolution of SQLite's clock
 	if p.Affected, err = h.ops.Preview(v.r.Context(), filter, countTo); err != nil {
 		return nil, err
 	}

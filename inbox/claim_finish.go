@@ -132,15 +132,16 @@ func (cl *claim) approve(produced []*message.Message) error {
 		}
 		cl.warnForgottenTx()
 	}
-	if len(produced) > 0 && message.PublishTopicFromCtx(cl.ctx) == "" && cl.lease != nil {
+	if len(produced) == 0 || message.PublishTopicFromCtx(cl.ctx) != "" {
+		return nil
+	}
+	cl.unserved = true
+	if cl.lease != nil && message.HandlerNameFromCtx(cl.ctx) == "" {
 		return fmt.Errorf("the handler returned %d messages, but a stored message does not know where they go: "+
 			"decorate the subscriber of this handler with pubsub.Durable, not the router", len(produced))
 	}
-	if len(produced) > 0 && message.PublishTopicFromCtx(cl.ctx) == "" {
-		return fmt.Errorf("the handler returned %d messages, but the router was given no topic to publish them to: "+
-			"add it with AddHandler", len(produced))
-	}
-	return nil
+	return fmt.Errorf("the handler returned %d messages, but the router was given no topic to publish them to: "+
+		"add it with AddHandler", len(produced))
 }
 
 // warnForgottenTx counts a handler that succeeded without its transaction, and warns once per consumer.

@@ -158,7 +158,8 @@ func (s *service) logs(statement ast.Stmt) bool {
 
 var logs = union(
 	set("log.Print", "log.Printf", "log.Println", "fmt.Print", "fmt.Printf", "fmt.Println",
-		"log/slog.Error", "log/slog.ErrorContext", "log/slog.Warn", "log/slog.WarnContext", "log/slog.Info", "log/slog.InfoContext"),
+		"log/slog.Error", "log/slog.ErrorContext", "log/slog.Warn", "log/slog.WarnContext", "log/slog.Info", "log/slog.InfoContext",
+		"log/slog.Debug", "log/slog.DebugContext"),
 	methods("log.Logger", "Print", "Printf", "Println"),
 	methods("log/slog.Logger", "Error", "ErrorContext", "Warn", "WarnContext", "Info", "InfoContext", "Debug", "DebugContext"),
 	methods(watermill+".LoggerAdapter", "Error", "Info", "Debug", "Trace"),

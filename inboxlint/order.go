@@ -11,7 +11,8 @@ import (
 var orderAnalyzer = newAnalyzer("inboxorder",
 	"find middlewares of Watermill on the wrong side of Inbox\n\n"+
 		"Retry inside runs the handler again in the transaction in which it failed. PoisonQueue and IgnoreErrors inside\n"+
-		"make a failure a success, and InstantAck anywhere acks what may be rolled back.",
+		"make a failure a success, Duplicator runs the handler twice in one transaction, InstantAck anywhere acks what may be\n"+
+		"rolled back, and Deduplicator what has failed.",
 	"router.md#order", checkOrder)
 
 // Kinds of middlewares, by the functions and methods that are one or make one.
@@ -28,13 +29,22 @@ var kinds = map[string]string{
 	wmmw + ".IgnoreErrors.Middleware":      "IgnoreErrors",
 	wmmw + ".PoisonQueue":                  "PoisonQueue",
 	wmmw + ".PoisonQueueWithFilter":        "PoisonQueue",
+	wmmw + ".Duplicator":                   "Duplicator",
 	wmmw + ".InstantAck":                   "InstantAck",
+	wmmw + ".Deduplicator.Middleware":      "Deduplicator",
 }
 
+// reasons says what is wrong inside of Inbox, and nowhere what is wrong on either side of it.
 var reasons = map[string]string{
 	"Retry":        "its second run is in the transaction of the run that failed, and is refused or commits both: put it outside",
 	"IgnoreErrors": "a failed run looks like a success, and half of its work would be committed: put it outside",
 	"PoisonQueue":  "a failed run looks like a success, and half of its work would be committed: put it outside",
+	"Duplicator":   "its second run is in the transaction of the first, and is refused: put it outside",
+}
+
+var nowhere = map[string]string{
+	"InstantAck":   "it acks a message before its transaction is committed, and a failure loses the message",
+	"Deduplicator": "it drops the redelivery of a message that failed, which loses the message: remove it",
 }
 
 var addsHandler = methods(message+".Router", "AddHandler", "AddConsumerHandler", "AddNoPublisherHandler")
@@ -73,8 +83,8 @@ func (f *findings) checkFunction(all []added) {
 				continue
 			}
 			switch {
-			case other.kind == "InstantAck" && together(one.at, other.at):
-				f.instantAck(other.arg)
+			case nowhere[other.kind] != "" && together(one.at, other.at):
+				f.beside(other.kind, other.arg)
 			case j > i && reasons[other.kind] != "" && together(one.at, other.at):
 				f.add(other.arg, "%s is inside of Inbox, since it is added later: %s", other.kind, reasons[other.kind])
 			}
@@ -89,8 +99,8 @@ func (f *findings) checkNested(inner ast.Expr) {
 		return
 	}
 	switch kind := f.kindOf(call.Fun); {
-	case kind == "InstantAck":
-		f.instantAck(call.Fun)
+	case nowhere[kind] != "":
+		f.beside(kind, call.Fun)
 	case reasons[kind] != "":
 		f.add(call.Fun, "%s is inside of Inbox: %s", kind, reasons[kind])
 	}
@@ -99,8 +109,8 @@ func (f *findings) checkNested(inner ast.Expr) {
 	}
 }
 
-func (f *findings) instantAck(at ast.Node) {
-	f.add(at, "InstantAck beside Inbox: it acks a message before its transaction is committed, and a failure loses the message")
+func (f *findings) beside(kind string, at ast.Node) {
+	f.add(at, "%s beside Inbox: %s", kind, nowhere[kind])
 }
 
 // together reports whether two statements of a function run in the same run of it: neither is in a branch that the

@@ -186,6 +186,8 @@ func TestCheckFindsWhatTheConnectionStringSpoils(t *testing.T) {
 		{"mysql", "sql_mode", "''", "warning sql_mode"},
 		{"mysql", "tx_isolation", "'SERIALIZABLE'", "warning tx_isolation"},
 		{"mysql", "sql_safe_updates", "1", "error sql_safe_updates"},
+		{"mysql", "sql_select_limit", "1", "error sql_select_limit"},
+		{"mysql", "sql_select_limit", "1000", "error sql_select_limit"},
 		{"mysql", "columnsWithAlias", "true", "error columnsWithAlias"},
 		{"mysql", "clientFoundRows", "true", ""}, // which is as good as without it
 	} {

@@ -275,6 +275,22 @@ func TestMigrateHidesNoTables(t *testing.T) {
 	require.NoError(t, named.Migrate(t.Context()), "who names a schema wants tables of its own")
 }
 
+// MariaDB can be told to read another SQL, in which the tables cannot be made.
+func TestMigrateNamesTheModeThatReadsAnotherSQL(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "mysql", testdb.Empty())
+	if db.MySQL() {
+		t.Log("it has no such mode")
+		return
+	}
+	store := rig.NewStore(t, db.Open(t, testdb.Params("sql_mode", "'ORACLE'")).DB, inbox.Config{})
+	require.ErrorContains(t, store.Migrate(t.Context()), "sql_mode has ORACLE")
+	_, err := admin.New(store).Pending(t.Context())
+	require.ErrorContains(t, err, "sql_mode has ORACLE")
+	migrate(t, db, inbox.Config{})
+	require.NoError(t, store.Migrate(t.Context()), "nothing is to be made")
+}
+
 func TestTheSchemaWorksWhenAppliedByHand(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {

@@ -195,6 +195,17 @@ var transactionBodies = []testdb.Body{
 		strict := b.inbox(effectless, func(i *millrace.Inbox) { i.RequireTx = true; i.Consumer = "strict" })
 		rig.MustFail(t, strict, newMessage("x"), inbox.ErrTxNotUsed)
 	})},
+	{Name: "returned messages, and no topic for them", Why: "the error says so, and each delivery would end with it, so it is paced", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+			return []*message.Message{newMessage("invoice")}, apply(msg.Context(), msg.UUID)
+		})
+		began := time.Now()
+		for range 4 {
+			rig.MustFail(t, h, newMessage("x"), "the router was given no topic to publish them to: add it with AddHandler")
+		}
+		assert.GreaterOrEqual(t, time.Since(began), 750*time.Millisecond, "50, 100, 200 and 400 ms at least")
+		assert.Zero(t, b.effects())
+	})},
 	{Name: "OnBegin", Why: "runs first in the handler's transaction, and its error is the handler's", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var fail error
 		h := b.inbox(effect, func(i *millrace.Inbox) {

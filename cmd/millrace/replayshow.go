@@ -107,7 +107,11 @@ func (a *app) ended(status replay.Status, err error) error {
 		if status.Skipped > 0 {
 			text += fmt.Sprintf(", %d left out, since their payloads are gone", status.Skipped)
 		}
-		if status.State == replay.Running {
+		switch {
+		case status.State != replay.Running:
+		case ofDeadLetters(status):
+			text += "; the same run command goes on"
+		default:
 			text += fmt.Sprintf("; millrace replay resume %s goes on", status.Name)
 		}
 		return text + "\n"
@@ -192,13 +196,18 @@ func (a *app) replayResumeCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if status.Spec.Source != "archive" && status.Spec.Source != "journal" {
+		if ofDeadLetters(status) {
 			return usagef("replay %q empties dead letters: go on with it by the same run command", args[0])
 		}
 		request.PerSecond, request.By = *rate, status.By
 		return a.carryOut(ctx, replayer, request, 0)
 	})
 	return cmd
+}
+
+// ofDeadLetters reports whether a replay empties a queue that only the command which began it knows.
+func ofDeadLetters(s replay.Status) bool {
+	return s.Spec.Source != "archive" && s.Spec.Source != "journal"
 }
 
 // notCancelled refuses to go on with a replay that was cancelled.

@@ -28,6 +28,7 @@ type Checkup struct {
 
 	pool     int  // the maximum size; 0 is unbounded
 	pooled   bool // a pooler in transaction mode is in front of the server
+	cut      bool // the server cuts lists, such as those of settings and tables: nothing else is judged by them
 	settings settings
 	findings []Finding
 }
@@ -37,6 +38,9 @@ func (c *Checkup) Run(ctx context.Context) ([]Finding, error) {
 	c.pool = c.DB.Stats().MaxOpenConnections
 	if err := c.server(ctx); err != nil {
 		return nil, err
+	}
+	if c.cut {
+		return c.findings, nil
 	}
 	err := c.tables(ctx)
 	return c.findings, err

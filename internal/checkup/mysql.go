@@ -10,6 +10,9 @@ import (
 )
 
 func (c *Checkup) mysql() {
+	if c.mysqlCuts(); c.cut {
+		return
+	}
 	v := c.settings
 	mariaDB := strings.Contains(strings.ToLower(v["version"]), "mariadb")
 	c.mysqlVersion(mariaDB)
@@ -47,10 +50,21 @@ func (c *Checkup) mysql() {
 	}
 }
 
+// mysqlCuts finds a limit that cuts lists which Millrace reads as a whole. It may have cut the settings too: each server has a version.
+func (c *Checkup) mysqlCuts() {
+	const longest = 10_000 // of these lists: names of blobs, messages that a gate releases
+	rows, err := strconv.ParseUint(c.settings["sql_select_limit"], 10, 64)
+	if c.cut = c.settings["version"] == "" || err == nil && rows < longest; c.cut {
+		c.fail("sql_select_limit", "it cuts lists that Millrace reads whole: shards of the outbox can stay unsent, "+
+			"and payloads in use be deleted", fmt.Sprintf("put sql_select_limit=%d or more into the connection string, or set it to its "+
+			"default on the server", longest))
+	}
+}
+
 // mariaDBModes finds modes in which statements of ours mean something else. ORACLE has the first of them.
 func (c *Checkup) mariaDBModes() {
 	for _, m := range []struct{ mode, problem string }{
-		{"SIMULTANEOUS_ASSIGNMENT", "the version of an aggregate is not recorded, and two can get one lease"},
+		{"SIMULTANEOUS_ASSIGNMENT", "the version of an aggregate is not recorded, and two can get one lease (ORACLE includes this mode)"},
 		{"EMPTY_STRING_IS_NULL", "an empty text cannot be stored"},
 	} {
 		if strings.Contains(c.settings["sql_mode"], m.mode) {

@@ -21,7 +21,7 @@ func (s settings) number(name string) int64 {
 // server reads and judges the settings.
 func (c *Checkup) server(ctx context.Context) error {
 	var err error
-	if c.settings, err = c.readSettings(ctx); err != nil {
+	if c.settings, err = c.Dialect.Settings(ctx, c.DB); err != nil {
 		return fmt.Errorf("read the settings: %w", err)
 	}
 	if c.pooled, err = c.sharedBackend(ctx); err != nil {
@@ -42,23 +42,6 @@ func (c *Checkup) judgeSettings() {
 	case dialect.SQLiteName:
 		c.sqlite()
 	}
-}
-
-func (c *Checkup) readSettings(ctx context.Context) (settings, error) {
-	rows, err := c.DB.QueryContext(ctx, c.Dialect.SelectSettings)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close() //nolint:errcheck // rows.Err tells
-	found := make(settings)
-	for rows.Next() {
-		var name, value string
-		if err := rows.Scan(&name, &value); err != nil {
-			return nil, err
-		}
-		found[name] = value
-	}
-	return found, rows.Err()
 }
 
 // sharedBackend reports whether one server process serves two open connections: then a pooler in

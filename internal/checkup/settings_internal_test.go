@@ -94,6 +94,7 @@ var mysql8 = set{
 	"autocommit": "ON", "transaction_isolation": "READ-COMMITTED", "innodb_flush_log_at_trx_commit": "1",
 	"log_bin": "ON", "sync_binlog": "1", "binlog_format": "ROW", "sql_mode": "STRICT_TRANS_TABLES,NO_ZERO_DATE",
 	"max_allowed_packet": "16777216", "max_connections": "151", "wait_timeout": "60", "innodb_lock_wait_timeout": "10",
+	"sql_select_limit": "18446744073709551615",
 }
 
 func TestCheckJudgesSettingsOfMySQL(t *testing.T) {
@@ -122,6 +123,8 @@ func TestCheckJudgesSettingsOfMySQL(t *testing.T) {
 		{set{"transaction_read_only": "ON"}, []string{"error transaction_read_only"}, "connection string"},
 		{set{"autocommit": "OFF"}, []string{"error autocommit"}, "autocommit=0"},
 		{set{"sql_safe_updates": "ON"}, []string{"error sql_safe_updates"}, "sql_safe_updates=1"},
+		{set{"sql_select_limit": "9999", "autocommit": "OFF"}, []string{"error sql_select_limit"}, "10000"},
+		{set{"sql_select_limit": "10000"}, []string{}, ""},
 		{set{"binlog_format": "STATEMENT"}, []string{"error binlog_format"}, "ROW"},
 		{set{"binlog_format": "STATEMENT", "log_bin": "OFF"}, []string{}, ""},
 		{set{"transaction_isolation": "REPEATABLE-READ"}, []string{"warning transaction_isolation"},

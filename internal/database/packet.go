@@ -19,18 +19,10 @@ func (db *DB) BeyondPacket(ctx context.Context, bytes int) bool {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	var settings []struct {
-		Name  string `db:"Variable_name"`
-		Value string `db:"Value"`
-	}
-	if err := db.SelectContext(ctx, &settings, db.Dialect.SelectSettings); err != nil {
+	settings, err := db.Dialect.Settings(ctx, db)
+	if err != nil {
 		return false // the server really is out of reach
 	}
-	for _, s := range settings {
-		if s.Name == "max_allowed_packet" {
-			most, err := strconv.Atoi(s.Value)
-			return err == nil && bytes >= most-most/16 // a statement is larger than its arguments
-		}
-	}
-	return false
+	most, err := strconv.Atoi(settings["max_allowed_packet"])
+	return err == nil && bytes >= most-most/16 // a statement is larger than its arguments
 }

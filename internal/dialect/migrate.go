@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jmoiron/sqlx"
@@ -53,6 +54,9 @@ func (d *Dialect) Pending(ctx context.Context, db sqlx.QueryerContext) ([]Script
 		if err := d.hides(ctx, db); err != nil {
 			return nil, err
 		}
+		if err := d.misread(ctx, db); err != nil {
+			return nil, err
+		}
 	}
 	return pending, nil
 }
@@ -72,6 +76,22 @@ func (d *Dialect) hides(ctx context.Context, db sqlx.QueryerContext) error {
 	}
 	return fmt.Errorf("the tables are in schema %q, and new ones would be made in %q, which comes before it in the search path: "+
 		"set Config.Schema to the one that is meant", has, first)
+}
+
+// misread returns an error if the server would read our statements as another SQL.
+func (d *Dialect) misread(ctx context.Context, db sqlx.QueryerContext) error {
+	if d.Name != MySQLName {
+		return nil
+	}
+	settings, err := d.Settings(ctx, db)
+	if err != nil {
+		return fmt.Errorf("read the settings: %w", err)
+	}
+	if slices.Contains(strings.Split(settings["sql_mode"], ","), "ORACLE") {
+		return errors.New("sql_mode has ORACLE, with which the server reads another SQL: remove it on the server, " +
+			"or put sql_mode=%27TRADITIONAL%27 into the connection string")
+	}
+	return nil
 }
 
 // Migrate brings the schema up to this release. It is idempotent, and several processes may call it
@@ -141,6 +161,11 @@ func (d *Dialect) apply(ctx context.Context, db sqlx.ExtContext) error {
 	var version int
 	if err := sqlx.GetContext(ctx, db, &version, d.SelectVersion); err != nil {
 		return fmt.Errorf("read the schema's version: %w", err)
+	}
+	if version < len(d.scripts) {
+		if err := d.misread(ctx, db); err != nil {
+			return err
+		}
 	}
 	for i := version; i < len(d.scripts); i++ {
 		for _, statement := range statements(d.scripts[i]) {

@@ -31,7 +31,7 @@ var mysql = Dialect{
 			'log_bin', 'innodb_lock_wait_timeout', 'idle_write_transaction_timeout', 'idle_transaction_timeout',
 			'wait_timeout', 'max_connections', 'max_allowed_packet', 'sql_mode', 'read_only', 'version', 'autocommit',
 			'innodb_read_only', 'tx_read_only', 'transaction_read_only', 'binlog_format', 'sql_safe_updates',
-			'wsrep_provider', 'wsrep_on', 'wsrep_sync_wait')`,
+			'wsrep_provider', 'wsrep_on', 'wsrep_sync_wait', 'sql_select_limit')`,
 	SelectBackend: `SELECT CAST(CONNECTION_ID() AS CHAR)`,
 	// In a plain join, MariaDB would read the tables of all databases of the server. The LIMIT prevents that.
 	SelectColumns: `

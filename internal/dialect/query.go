@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -18,6 +19,24 @@ func (d *Dialect) In(query string, args ...any) (string, []any, error) {
 		return "", nil, fmt.Errorf("expand a list: %w", err)
 	}
 	return sqlx.Rebind(d.BindType, query), args, nil
+}
+
+// Settings returns what SelectSettings finds, as the connection sees it.
+func (d *Dialect) Settings(ctx context.Context, db sqlx.QueryerContext) (map[string]string, error) {
+	rows, err := db.QueryContext(ctx, d.SelectSettings)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close() //nolint:errcheck // rows.Err tells
+	found := make(map[string]string)
+	for rows.Next() {
+		var name, value string
+		if err := rows.Scan(&name, &value); err != nil {
+			return nil, err
+		}
+		found[name] = value
+	}
+	return found, rows.Err()
 }
 
 // bind gives a shared statement the database's own placeholders. It leaves a statement with a list to In.

@@ -275,3 +275,17 @@ func (s *sink) Publish(topic string, _ ...*message.Message) error {
 }
 
 func (s *sink) Close() error { return nil }
+
+// A group's form names the messages that were there by the clock that dates them, which is the database's.
+func TestAGroupEndsAtTheTimeOfTheDatabase(t *testing.T) {
+	t.Parallel()
+	inAnHour := strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10)
+	sent, db := &sink{}, testdb.On(t, "mysql", testdb.Params("timestamp", inAnHour)) // a clock that stands still
+	b := newBed(t, db, func(c *dashboard.Config) { c.Redeliver = sent })
+	b.Put(consumer, stuck.Order(1, ""))
+	db.Do(t, `UPDATE millrace_messages SET status = 6, last_error = ?, error_group = 17`, []byte("no bank"))
+	page := b.get("failure?group=17")
+	b.shows(page, "Retry 1 message")
+	b.done(b.post("failure-retry", append(b.fields(page, "failure-retry"), "reason", "it is open")...))
+	assert.Len(t, sent.topics, 1)
+}

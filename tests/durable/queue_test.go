@@ -283,6 +283,17 @@ var queueBodies = []testdb.Body{
 		assert.Equal(t, 1, b.open(admin.Parked))
 		assert.Equal(t, 1, b.rows())
 		assert.Equal(t, 1, strings.Count(strings.Join(events.Logs(), "\n"), "the source gave a message up"))
+	{Name: "returned messages, and no topic for them", Why: "the error says so, also of a stored message", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		durable := quick(b.store)
+		durable.MaxAttempts = 2
+		s := &service{bed: b, source: rig.NewFeed(), router: rig.NewRouter(b)}
+		sub, err := durable.Decorate(s.source)
+		require.NoError(t, err)
+		s.router.AddPlugin(durable.Store.Plugin())
+		s.router.AddMiddleware(inboxOf(durable))
+		s.router.AddHandler(consumer, "orders", sub, "", &rig.Publisher{}, invoicing)
+		rig.Run(b, s.router)
+		assert.Contains(t, s.parks(newMessage()).LastError, "no topic to publish them to: add it with AddHandler")
 	})},
 	{Name: "marked as redelivered", Why: "stored before it runs, so that one that ends the process is counted", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)

@@ -161,6 +161,7 @@ func TestReplayFromSQL(t *testing.T) {
 			r = s.run("replay", "run", "gone", "--from", "sql", "--queue", "nothing", "--reason", "mended", "--yes", "--idle", "1s")
 			assert.Equal(t, 1, r.code)
 			assert.Contains(t, r.err, "nothing")
+			assert.Equal(t, "0 messages sent again; the same run command goes on\n", r.out, "resume does not know the queue")
 		})
 	}
 }

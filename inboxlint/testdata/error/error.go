@@ -98,6 +98,17 @@ func decides(msg *message.Message) error {
 	return errors.Join(append(failed, err)...)
 }
 
+func whispers(msg *message.Message) error {
+	tx, err := inbox.Tx(msg.Context())
+	if err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(msg.Context(), `DELETE FROM a`); err != nil { // want `ends in a success`
+		slog.Debug("never mind", "err", err)
+	}
+	return nil
+}
+
 func optional(msg *message.Message) error {
 	ctx := msg.Context()
 	tx, err := inbox.Tx(ctx)

@@ -22,6 +22,13 @@ func inside(router *message.Router, store *inbox.Store, pub message.Publisher) e
 	return nil
 }
 
+func twice(router *message.Router, store *inbox.Store) {
+	router.AddMiddleware((&middleware.Deduplicator{}).Middleware) // want `Deduplicator beside Inbox`
+	router.AddMiddleware(middleware.Duplicator)                   // outside
+	millrace.Inbox{Store: store}.AddTo(router)
+	router.AddMiddleware(middleware.Duplicator) // want `Duplicator is inside of Inbox.*refused`
+}
+
 func oneCall(router *message.Router, in millrace.Inbox) {
 	router.AddMiddleware(in.Middleware, middleware.Retry{}.Middleware) // want `Retry is inside`
 }
