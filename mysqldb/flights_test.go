@@ -265,6 +265,25 @@ func TestAProxyThatLosesTheServer(t *testing.T) {
 	}
 }
 
+// TestAMessageLargerThanThePacketIsNamed by Publish, as with go-sql-driver/mysql.
+func TestAMessageLargerThanThePacketIsNamed(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "mysql")
+	pool := newPool(t, config(t, db))
+	pool.SetMaxOpenConns(2) // one asks for the packet
+	out := rig.NewOutbox(t, pool, outbox.Config{})
+	large := make([]byte, db.Count(t, `SELECT @@max_allowed_packet`)+1<<20)
+	var published error
+	handle := handler(t, pool, func(msg *message.Message) error {
+		published = out.Publish("orders", message.NewMessageWithContext(msg.Context(), "large", large))
+		return published
+	})
+	_, err := handle(newMessage(t))
+	require.Error(t, err)
+	require.ErrorIs(t, published, outbox.ErrTooLarge)
+	assert.ErrorContains(t, published, `message "large"`)
+}
+
 // TestSettings that are missing are named.
 func TestSettings(t *testing.T) {
 	t.Parallel()
