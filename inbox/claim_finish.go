@@ -45,7 +45,7 @@ func (cl *claim) Commit(produced []*message.Message) ([]*message.Message, error)
 		if (cl.refused || cl.ambient.Open()) && cl.contended(err) {
 			return nil, cl.giveUp()
 		}
-		cl.unserved = dialect.Classify(err).Down()
+		cl.unserved = unservable(err)
 		return nil, cl.Rollback(err)
 	}
 	cl.succeed(produced, early)
@@ -197,6 +197,7 @@ func (cl *claim) storeResult(ctx context.Context, tx *sqlx.Tx) error {
 	kept, err := s.sealResult(ctx, cl.consumer.config.Name, cl.msg, body)
 	if err == nil {
 		_, err = tx.ExecContext(flight.With(ctx, lateResult), s.dialect.PutResult, cl.id32, cl.id, kept)
+		err = s.refused(ctx, err, len(kept))
 	}
 	if err != nil {
 		return fmt.Errorf("store the result: %w", err)
@@ -253,6 +254,7 @@ func (cl *claim) storeProduced(ctx context.Context, tx *sqlx.Tx, produced []*mes
 	outcome, err := s.encodeOutcome(ctx, cl.consumer.config.Name, topic, produced)
 	if err == nil {
 		_, err = tx.ExecContext(flight.With(ctx, lateOutcome), s.dialect.InsertOutcome, cl.id32, cl.id, []byte(topic), outcome)
+		err = s.refused(ctx, err, len(outcome))
 	}
 	if err != nil {
 		return fmt.Errorf("store the outcome: %w", err)

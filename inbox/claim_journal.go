@@ -32,8 +32,12 @@ func (cl *claim) journal(ctx context.Context, tx *sqlx.Tx) error {
 	_, err = tx.ExecContext(flight.With(ctx, lateJournal), s.dialect.Journal.InsertJournal, cl.id32, d.id, []byte(d.topic), orderKey,
 		noteText(kind), noteText(version), []byte(d.as.Came.UUID), msgcode.AppendMetadata(nil, d.as.Came.Metadata),
 		payload.inRow, d.hash, payload.form, payload.ref, received)
+	if err == nil {
+		err = s.checkIn(ctx, tx, payload)
+	}
 	if err != nil {
+		err = s.refused(ctx, err, payload.size(d.as.Came.Metadata))
 		return fmt.Errorf("journal: keep the message, whose payload has %d bytes: %w", len(d.as.Came.Payload), err)
 	}
-	return s.checkIn(ctx, tx, payload)
+	return nil
 }

@@ -5,7 +5,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
@@ -25,7 +24,7 @@ func (cl *claim) turnAway(produced []*message.Message) error {
 		if !cl.inDoubt && cl.contended(err) {
 			return cl.giveUp()
 		}
-		cl.unserved = dialect.Classify(err).Down() || errors.Is(database.Explain(err), database.ErrTooLarge)
+		cl.unserved = unservable(err)
 		return cl.Rollback(err)
 	}
 	cl.wentAside()

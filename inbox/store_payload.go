@@ -132,3 +132,8 @@ func (s *Store) refused(ctx context.Context, err error, bytes int) error {
 	}
 	return err
 }
+
+// unservable reports whether err, with which the database refused a delivery, is that of a redelivery at once too.
+func unservable(err error) bool {
+	return dialect.Classify(err).Down() || errors.Is(database.Explain(err), database.ErrTooLarge)
+}

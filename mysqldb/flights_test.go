@@ -235,6 +235,55 @@ func TestATextThatIsTooLarge(t *testing.T) {
 	assert.Equal(t, 3, n)
 }
 
+// TestAProxyThatLosesTheServer at a COMMIT leaves it in doubt, and the redelivery finds out.
+func TestAProxyThatLosesTheServer(t *testing.T) {
+	t.Parallel()
+	for _, code := range []uint16{2013, 9001} { // as the client library has it, and as ProxySQL
+		db := testdb.On(t, "mysql")
+		db.Do(t, `CREATE TABLE work (n INT)`)
+		works := func() int { return db.Count(t, `SELECT COUNT(*) FROM work`) }
+		says := append([]byte{0, 0, 0, 1, 0xff, byte(code), byte(code >> 8)}, "#HY000the server is lost"...)
+		says[0] = byte(len(says) - 4)
+		proxy := &same.Losing{Commit: []byte("; COMMIT"), Says: says, Done: func() {
+			rig.Eventually(t, "the server has committed", func() bool { return works() == 2 })
+		}}
+		c := config(t, db)
+		c.DialFunc = proxy.Dial
+		handle := handler(t, newPool(t, c), func(msg *message.Message) error {
+			return rig.Exec(msg.Context(), `INSERT INTO work VALUES (?)`, 1)
+		})
+		_, err := handle(newMessage(t))
+		require.NoError(t, err)
+		msg := newMessage(t)
+		proxy.Next.Store(true)
+		_, err = handle(msg)
+		require.ErrorContains(t, err, "the server is lost")
+		require.NotErrorIs(t, err, inbox.ErrTxEndedByHandler)
+		_, err = handle(msg)
+		require.NoError(t, err)
+		assert.Equal(t, 2, works(), code)
+	}
+}
+
+// TestAMessageLargerThanThePacketIsNamed by Publish, as with go-sql-driver/mysql.
+func TestAMessageLargerThanThePacketIsNamed(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "mysql")
+	pool := newPool(t, config(t, db))
+	pool.SetMaxOpenConns(2) // one asks for the packet
+	out := rig.NewOutbox(t, pool, outbox.Config{})
+	large := make([]byte, db.Count(t, `SELECT @@max_allowed_packet`)+1<<20)
+	var published error
+	handle := handler(t, pool, func(msg *message.Message) error {
+		published = out.Publish("orders", message.NewMessageWithContext(msg.Context(), "large", large))
+		return published
+	})
+	_, err := handle(newMessage(t))
+	require.Error(t, err)
+	require.ErrorIs(t, published, outbox.ErrTooLarge)
+	assert.ErrorContains(t, published, `message "large"`)
+}
+
 // TestSettings that are missing are named.
 func TestSettings(t *testing.T) {
 	t.Parallel()

@@ -53,6 +53,8 @@ const (
 	interrupted     = 1317
 	killed          = 1927
 	idleDisconnects = 4031
+	ofClients       = 2000 // and the next 999: of client libraries, which a proxy is
+	ofProxySQL      = 9000 // and more
 )
 
 // textOf returns a statement as it is sent: where the number of rows decides, with another one that fails unless that
@@ -135,10 +137,13 @@ func (w *wire) Rollback(ctx context.Context) error {
 	return err
 }
 
-// Refused reports whether the server answered with an error that no COMMIT has.
+// Refused reports whether the server answered with an error that no COMMIT has. A proxy may have lost the answer to one.
 func (*wire) Refused(err error) bool {
 	var answer *mysql.MySQLError
 	if !errors.As(err, &answer) {
+		return false
+	}
+	if n := answer.Number; n >= ofClients && n < ofClients+1000 || n >= ofProxySQL {
 		return false
 	}
 	switch answer.Number {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -63,10 +64,17 @@ func (p *pipe) Rollback(ctx context.Context) error {
 	return err
 }
 
-// Refused reports whether the server answered: after an error it runs no more of a flight.
+// ends has the severities of errors that end the connection.
+var ends = map[string]bool{"FATAL": true, "PANIC": true}
+
+// Refused reports whether the server answered a statement: after an error it runs no more of a flight. What ends the
+// connection may come from a pooler that has lost the server, and the answers to what that has run, COMMIT too.
 func (p *pipe) Refused(err error) bool {
 	var answer *pgconn.PgError
-	return errors.As(err, &answer)
+	if !errors.As(err, &answer) || strings.HasPrefix(answer.Code, "08") { // old PgBouncers say ERROR
+		return false
+	}
+	return !ends[answer.Severity] && !ends[answer.SeverityUnlocalized] // poolers send only the first, in English
 }
 
 // Open reports whether statements can run in a transaction.

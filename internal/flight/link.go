@@ -130,7 +130,10 @@ func (c *Link) QueryContext(ctx context.Context, query string, args []driver.Nam
 func (c *Link) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	t := c.tx
 	if late := Of(ctx); late != nil && t.defers() {
-		return t.wait(ctx, &Statement{query, values(args), late})
+		s := &Statement{query, values(args), late}
+		if bytes := s.bytes(); bytes <= mostBytes {
+			return t.wait(ctx, s, bytes)
+		}
 	}
 	if t != nil && t.begin != "" && len(t.waiting) == 0 && c.wire.Ordinary(args) {
 		return t.exec(ctx, query, args)
@@ -201,25 +204,33 @@ func (t *transaction) defers() bool {
 	return t != nil && !t.used && t.doomed == nil && (t.begin != "" || t.failed == nil && t.wire.Open())
 }
 
-// What waits at most, unless a single statement is larger. More is sent before COMMIT.
+// What waits at most. More is sent before COMMIT, and a larger statement at once: its caller learns that it is too large.
 const (
 	mostWaiting = 100
 	mostBytes   = 1 << 20
 )
 
-// wait lets a statement wait for COMMIT. It copies what the caller may change until then.
-func (t *transaction) wait(ctx context.Context, s *Statement) (driver.Result, error) {
-	bytes := 0
-	for i, arg := range s.Args {
+// bytes returns how many bytes the arguments have.
+func (s *Statement) bytes() (n int) {
+	for _, arg := range s.Args {
 		switch arg := arg.(type) {
 		case []byte:
-			s.Args[i] = slices.Clone(arg)
-			bytes += len(arg)
+			n += len(arg)
 		case string:
-			bytes += len(arg)
+			n += len(arg)
 		}
 	}
-	if len(t.waiting) == mostWaiting || len(t.waiting) > 0 && t.bytes+bytes > mostBytes {
+	return n
+}
+
+// wait lets a statement wait for COMMIT. It copies what the caller may change until then.
+func (t *transaction) wait(ctx context.Context, s *Statement, bytes int) (driver.Result, error) {
+	for i, arg := range s.Args {
+		if arg, is := arg.([]byte); is {
+			s.Args[i] = slices.Clone(arg)
+		}
+	}
+	if len(t.waiting) == mostWaiting || t.bytes+bytes > mostBytes {
 		if err := t.flush(ctx); err != nil {
 			return nil, err
 		}

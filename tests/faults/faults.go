@@ -81,12 +81,25 @@ type connector struct {
 	dsn    string
 }
 
-func (c *connector) Connect(context.Context) (driver.Conn, error) {
-	inner, err := c.driver.Open(c.dsn)
+func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
+	inner, err := c.open(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return &conn{Conn: inner, faults: c.faults}, nil
+}
+
+// open ends with ctx if the driver can, as with database/sql.
+func (c *connector) open(ctx context.Context) (driver.Conn, error) {
+	able, is := c.driver.(driver.DriverContext)
+	if !is {
+		return c.driver.Open(c.dsn)
+	}
+	inner, err := able.OpenConnector(c.dsn)
+	if err != nil {
+		return nil, err
+	}
+	return inner.Connect(ctx)
 }
 
 func (c *connector) Driver() driver.Driver { return c.driver }
