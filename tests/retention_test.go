@@ -265,6 +265,20 @@ var retentionBodies = []testdb.Body{
 		b.purge(n + 1)
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_claims`))
 	})},
+	{Name: "more leases, copies and sent messages than a batch", Why: "all that expired goes in one run, not a batch of it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		tables := map[string]string{ // columns and values
+			"leases":  "(consumer, message_id, token, until) SELECT 1, " + b.db.Bytes("i") + ", 0, 1",
+			"dropped": "(consumer, message_id, topic, reason, at) SELECT 1, " + b.db.Bytes("i") + ", " + b.db.Bytes("1") + ", " + b.db.Bytes("1") + ", 1",
+			"outbox":  "(topic, uuid, key_hash, created_at, due_at, status) SELECT '1', '1', 1, 1, 1, 4",
+		}
+		for table, rows := range tables {
+			b.exec(`INSERT INTO millrace_` + table + ` ` + rows + ` FROM ` + b.db.Numbers(2500))
+		}
+		rig.Purge(t, b.store)
+		for table := range tables {
+			assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_`+table), table)
+		}
+	})},
 	{Name: "purging beside claims", Why: "the janitor and the claims never deadlock", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(effect), newMessage("x"))
 		b.fill(2000)
