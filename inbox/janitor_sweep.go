@@ -43,6 +43,15 @@ func (j *janitor) deleteAll(ctx context.Context, statement string, args ...any) 
 	return nil
 }
 
+// openRow is a row of an open message, and why it may be closed.
+type openRow struct {
+	ID        int64  `db:"id"`
+	Consumer  int32  `db:"consumer"`
+	MessageID []byte `db:"message_id"`
+	Shadowed  bool   `db:"shadowed"`
+	Overtaken bool   `db:"overtaken"`
+}
+
 // closeShadowed deletes open rows whose key is completed, because a completed claim prevails, unless a
 // queue has one out: a handler that has committed and then fails is tried again. closeShadowed
 // also closes messages that failed in an older epoch and were handled in a newer one, if no queue
@@ -50,21 +59,15 @@ func (j *janitor) deleteAll(ctx context.Context, statement string, args ...any) 
 func (j *janitor) closeShadowed(ctx context.Context) error {
 	const page = 500
 	for range j.shadowPages {
-		var rows []struct {
-			ID        int64  `db:"id"`
-			Consumer  int32  `db:"consumer"`
-			MessageID []byte `db:"message_id"`
-			Shadowed  bool   `db:"shadowed"`
-			Overtaken bool   `db:"overtaken"`
-		}
+		var rows []openRow
 		if err := j.store.db.SelectContext(ctx, &rows, j.store.dialect.SelectShadowed, j.shadows, page); err != nil {
 			return fmt.Errorf("find open rows of completed messages: %w", err)
 		}
-		shadowed, superseded := make(map[int32][][]byte), 0
+		shadowed, superseded := make(map[int32][]openRow), 0
 		for _, row := range rows {
 			switch {
 			case row.Shadowed:
-				shadowed[row.Consumer] = append(shadowed[row.Consumer], row.MessageID)
+				shadowed[row.Consumer] = append(shadowed[row.Consumer], row)
 			case row.Overtaken:
 				n, err := j.supersede(ctx, row.Consumer, row.MessageID)
 				if err != nil {
@@ -77,8 +80,8 @@ func (j *janitor) closeShadowed(ctx context.Context) error {
 			j.store.log.Info("inbox: messages that failed in an older epoch were handled in a newer one, and are closed",
 				watermill.LogFields{"count": superseded})
 		}
-		for consumer, ids := range shadowed {
-			if err := j.deleteShadowed(ctx, consumer, ids); err != nil {
+		for consumer, of := range shadowed {
+			if err := j.deleteShadowed(ctx, consumer, of); err != nil {
 				return fmt.Errorf("delete open rows of completed messages: %w", err)
 			}
 		}
@@ -109,14 +112,19 @@ func (j *janitor) supersede(ctx context.Context, consumer int32, id []byte) (n i
 }
 
 // deleteShadowed locks the claims before the rows, as a handler does, so that the two cannot
-// deadlock and nothing opens a claim meanwhile.
-func (j *janitor) deleteShadowed(ctx context.Context, consumer int32, ids [][]byte) error {
+// deadlock and nothing opens a claim meanwhile. It deletes no other row that has taken the key of
+// one of rows since.
+func (j *janitor) deleteShadowed(ctx context.Context, consumer int32, rows []openRow) error {
 	s := j.store
+	ids, keys := make([]int64, 0, len(rows)), make([][]byte, 0, len(rows))
+	for _, row := range rows {
+		ids, keys = append(ids, row.ID), append(keys, row.MessageID)
+	}
 	return s.db.Write(ctx, func(tx *sqlx.Tx) error {
 		if _, err := tx.ExecContext(ctx, s.dialect.LockConsumer, consumer); err != nil {
 			return err
 		}
-		query, args, err := s.dialect.In(s.dialect.LockExpired, consumer, ids, int64(math.MaxInt64))
+		query, args, err := s.dialect.In(s.dialect.LockExpired, consumer, keys, int64(math.MaxInt64))
 		if err != nil {
 			return err
 		}
@@ -128,7 +136,7 @@ func (j *janitor) deleteShadowed(ctx context.Context, consumer int32, ids [][]by
 		for _, c := range completed {
 			gone = append(gone, c.ID)
 		}
-		if query, args, err = s.dialect.In(s.dialect.DeleteMessages, consumer, gone); err != nil {
+		if query, args, err = s.dialect.In(s.dialect.DeleteMessages, consumer, gone, ids); err != nil {
 			return err
 		}
 		_, err = tx.ExecContext(ctx, query, args...)

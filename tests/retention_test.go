@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -148,6 +149,29 @@ var retentionBodies = []testdb.Body{
 		assert.Equal(t, 5999, b.count(`SELECT COUNT(*) FROM millrace_messages`))
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE received_at >= 6000`))
 	})},
+	{Name: "another message takes the key while the janitor closes a copy", Why: "I2: it was acked, and is not deleted", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := newMessage("x")
+		must(t, b.inbox(effect), again(msg))
+		queue := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: "billing", StoreFirst: true})
+		require.NoError(t, queue.Put(t.Context(), "orders", again(msg)))
+		other := again(msg)
+		other.Payload = []byte("another payload")
+		pool, found := faults.Open(t, db), false
+		pool.Set(faults.Plan{Before: func(ctx context.Context, call string) error {
+			switch {
+			case strings.Contains(call, "AS shadowed"):
+				found = true
+			case found && call == faults.Begin:
+				found = false
+				b.exec(`DELETE FROM millrace_messages`) // as a queue that takes the copy does
+				return queue.Put(context.WithoutCancel(ctx), "orders", other)
+			}
+			return nil
+		}})
+		rig.Purge(t, b.newStore(pool.DB, inbox.Config{}))
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_messages`))
+	}},
 	{Name: "an archive that fails for one consumer", Why: "one consumer's trouble stops no other's purge", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for _, consumer := range []string{"a", "b", "c"} {
 			must(t, b.inbox(effect, func(i *millrace.Inbox) { i.Consumer = consumer }), newMessage("x"))
