@@ -213,8 +213,10 @@ func (j *janitor) remove(ctx context.Context, c stored.Consumer, ids [][]byte, b
 	s := j.store
 	err = s.db.Write(ctx, func(tx *sqlx.Tx) error {
 		removed = 0
-		if _, err := tx.ExecContext(ctx, s.dialect.LockConsumer, c.ID); err != nil {
-			return fmt.Errorf("lock the consumer: %w", err)
+		if s.dialect.OneWriter { // its transactions must begin with a write; elsewhere the queues would wait for Archive
+			if _, err := tx.ExecContext(ctx, s.dialect.LockConsumer, c.ID); err != nil {
+				return fmt.Errorf("lock the consumer: %w", err)
+			}
 		}
 		query, args, err := s.dialect.In(s.dialect.LockExpired, c.ID, ids, before)
 		if err != nil {

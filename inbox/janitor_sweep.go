@@ -121,8 +121,10 @@ func (j *janitor) deleteShadowed(ctx context.Context, consumer int32, rows []ope
 		ids, keys = append(ids, row.ID), append(keys, row.MessageID)
 	}
 	return s.db.Write(ctx, func(tx *sqlx.Tx) error {
-		if _, err := tx.ExecContext(ctx, s.dialect.LockConsumer, consumer); err != nil {
-			return err
+		if s.dialect.OneWriter { // its transactions must begin with a write
+			if _, err := tx.ExecContext(ctx, s.dialect.LockConsumer, consumer); err != nil {
+				return err
+			}
 		}
 		query, args, err := s.dialect.In(s.dialect.LockExpired, consumer, keys, int64(math.MaxInt64))
 		if err != nil {

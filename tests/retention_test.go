@@ -189,6 +189,27 @@ var retentionBodies = []testdb.Body{
 		assert.Equal(t, 2, n)
 		assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM archive`))
 	})},
+	{Name: "an archive that hangs", Why: "the queues of its consumer go on", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		if b.db.Dialect == "sqlite" { // has one writer, which is the archive
+			return
+		}
+		must(t, b.inbox(effect), newMessage("x"))
+		b.age(8 * day)
+		busy, goOn := make(chan struct{}), make(chan struct{})
+		store := b.newStore(b.db.DB, inbox.Config{Archive: func(context.Context, []inbox.ExpiredClaim) error {
+			close(busy)
+			<-goOn
+			return nil
+		}})
+		purged := rig.Go(func() error { _, err := store.Purge(t.Context()); return err })
+		rig.Within(t, busy, "nothing was archived")
+		ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
+		defer cancel()
+		_, _, err := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: "billing"}).Take(ctx, 1, time.Second)
+		assert.NoError(t, err)
+		close(goOn)
+		require.NoError(t, <-purged)
+	})},
 	{Name: "Close while the janitor is busy", Why: "it is bounded by its context, and safe to call twice", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(effect), newMessage("x"))
 		b.age(8 * day)
