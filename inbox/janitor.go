@@ -65,32 +65,7 @@ func (j *janitor) run(ctx context.Context) {
 	if n > 0 {
 		s.log.Info("inbox: purged", watermill.LogFields{"count": n})
 	}
-	if ctx.Err() == nil {
-		j.redispatch(ctx)
-	}
 }
-
-// redispatch publishes, or at least reports, old outcomes whose messages were not redelivered.
-func (j *janitor) redispatch(ctx context.Context) {
-	s := j.store
-	if err := s.settle(ctx); err != nil { // settle first, or outcomes of acked messages would be published again
-		s.log.Error("inbox: what was published could not be settled; tried again", database.Explain(err), nil)
-		return
-	}
-	if s.config.Redispatch != nil {
-		if _, err := s.Redispatch(ctx, s.config.Redispatch, s.config.RedispatchAfter); err != nil && ctx.Err() == nil {
-			s.log.Error("inbox: outcomes could not be redispatched; tried again", err, nil)
-		}
-		return
-	}
-	old, _, err := s.unsettledFrom(ctx, s.config.RedispatchAfter, 0, 1)
-	if err == nil && len(old) > 0 {
-		s.log.Error("inbox: a message was handled, but what it produced may not be published", errUnsettled,
-			unsettledFields(old[0]))
-	}
-}
-
-var errUnsettled = errors.New("give Config.Redispatch a publisher, or call Store.Redispatch")
 
 // purge deletes once what has expired, and tells the observers unless ctx ended meanwhile.
 func (j *janitor) purge(ctx context.Context) (n int, ended bool, err error) {
@@ -114,7 +89,7 @@ func (j *janitor) purgeAll(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	total := 0
-	var problems []error // those of one consumer do not stop the others
+	problems := []error{j.sweep(ctx, now)} // first, because the walks can take hours; and what fails does not stop the rest
 	var kept []stored.Consumer
 	for _, c := range consumers {
 		if c.Retention == 0 || string(c.Namespace) != s.config.Namespace {
@@ -135,8 +110,8 @@ func (j *janitor) purgeAll(ctx context.Context) (int, error) {
 			break
 		}
 	}
-	problems = append(problems, j.sweep(ctx, now))
-	for _, c := range kept { // last, because it may wait for another writer
+	problems = append(problems, j.sweepBlobs(ctx, now)) // the walks have released some
+	for _, c := range kept {                            // last, because it may wait for another writer
 		problems = append(problems, j.note(ctx, c, now))
 	}
 	return total, errors.Join(problems...)

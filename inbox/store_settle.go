@@ -216,3 +216,26 @@ func publishTo(to message.Publisher, topic string, msgs []*message.Message) (err
 	defer recovered("Publish", &err)
 	return sound(to.Publish(topic, msgs...))
 }
+
+// redispatch publishes, or at least reports, old outcomes whose messages were not redelivered.
+func (s *Store) redispatch(ctx context.Context) {
+	if err := s.settle(ctx); err != nil { // settle first, or outcomes of acked messages would be published again
+		if ctx.Err() == nil {
+			s.log.Error("inbox: what was published could not be settled; tried again", database.Explain(err), nil)
+		}
+		return
+	}
+	if s.config.Redispatch != nil {
+		if _, err := s.Redispatch(ctx, s.config.Redispatch, s.config.RedispatchAfter); err != nil && ctx.Err() == nil {
+			s.log.Error("inbox: outcomes could not be redispatched; tried again", err, nil)
+		}
+		return
+	}
+	old, _, err := s.unsettledFrom(ctx, s.config.RedispatchAfter, 0, 1)
+	if err == nil && len(old) > 0 {
+		s.log.Error("inbox: a message was handled, but what it produced may not be published", errUnsettled,
+			unsettledFields(old[0]))
+	}
+}
+
+var errUnsettled = errors.New("give Config.Redispatch a publisher, or call Store.Redispatch")
