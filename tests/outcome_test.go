@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -191,6 +192,26 @@ var outcomeBodies = []testdb.Body{
 		require.ErrorContains(t, err, "newer release")
 		assert.Equal(t, 1, n)
 	})},
+	{Name: "an outcome that cannot be opened", Why: "I7: that it may not be published is logged all the same", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.store = b.newStore(b.db.DB, inbox.Config{
+			Payloads: lockedAway{}, RedispatchAfter: 1, WithoutPlugin: true, PurgeInterval: 10 * time.Millisecond,
+		})
+		router := rig.NewRouter(t)
+		router.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware)
+		s := b.serve(router, invoice)
+		s.published.FailWith(errBoom)
+		assert.False(t, s.deliver(newMessage("x")))
+		isLogged := func(why string) {
+			const line = "inbox: a message was handled, but what it produced may not be published"
+			before := b.logged(line)
+			stop := rig.Work(t, b.store)
+			rig.Eventually(t, why, func() bool { return b.logged(line) > before })
+			stop()
+		}
+		isLogged("its key is out of reach")
+		b.exec(`UPDATE millrace_outcomes SET messages = ?`, []byte{99})
+		isLogged("it is of a newer release")
+	})},
 	{Name: "a thousand outcomes that cannot be published", Why: "I6: those behind them have their turn", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
 		s.published.FailWith(errBoom)
@@ -319,6 +340,15 @@ var outcomeBodies = []testdb.Body{
 		assert.Len(t, s.published.Messages(), 3)
 	})},
 }
+
+// lockedAway is a codec whose key is out of reach.
+type lockedAway struct{}
+
+func (lockedAway) Seal(_ context.Context, _ payload.Info, plain []byte) ([]byte, error) {
+	return plain, nil
+}
+
+func (lockedAway) Open(context.Context, payload.Info, []byte) ([]byte, error) { return nil, errBoom }
 
 // invoice has an effect and returns a message.
 func invoice(msg *message.Message) ([]*message.Message, error) {
