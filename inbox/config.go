@@ -93,7 +93,8 @@ type Config struct {
 
 	// Archive gets completed claims before the janitor deletes them; an error keeps them. What Archive
 	// writes through inbox.Tx is committed with the deletion. If it writes elsewhere, it can get a
-	// claim twice. A panic is an error.
+	// claim twice, and needs a timeout of seconds: copies of these messages wait for Archive, and on
+	// SQLite every writer does. A panic is an error.
 	Archive func(ctx context.Context, claims []ExpiredClaim) error
 
 	// Redispatch publishes outcomes whose messages the broker never redelivered, RedispatchAfter

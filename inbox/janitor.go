@@ -65,32 +65,7 @@ func (j *janitor) run(ctx context.Context) {
 	if n > 0 {
 		s.log.Info("inbox: purged", watermill.LogFields{"count": n})
 	}
-	if ctx.Err() == nil {
-		j.redispatch(ctx)
-	}
 }
-
-// redispatch publishes, or at least reports, old outcomes whose messages were not redelivered.
-func (j *janitor) redispatch(ctx context.Context) {
-	s := j.store
-	if err := s.settle(ctx); err != nil { // settle first, or outcomes of acked messages would be published again
-		s.log.Error("inbox: what was published could not be settled; tried again", database.Explain(err), nil)
-		return
-	}
-	if s.config.Redispatch != nil {
-		if _, err := s.Redispatch(ctx, s.config.Redispatch, s.config.RedispatchAfter); err != nil && ctx.Err() == nil {
-			s.log.Error("inbox: outcomes could not be redispatched; tried again", err, nil)
-		}
-		return
-	}
-	old, _, err := s.unsettledFrom(ctx, s.config.RedispatchAfter, 0, 1)
-	if err == nil && len(old) > 0 {
-		s.log.Error("inbox: a message was handled, but what it produced may not be published", errUnsettled,
-			unsettledFields(old[0]))
-	}
-}
-
-var errUnsettled = errors.New("give Config.Redispatch a publisher, or call Store.Redispatch")
 
 // purge deletes once what has expired, and tells the observers unless ctx ended meanwhile.
 func (j *janitor) purge(ctx context.Context) (n int, ended bool, err error) {
@@ -114,7 +89,7 @@ func (j *janitor) purgeAll(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	total := 0
-	var problems []error // those of one consumer do not stop the others
+	problems := []error{j.sweep(ctx, now)} // first, because the walks can take hours; and what fails does not stop the rest
 	var kept []stored.Consumer
 	for _, c := range consumers {
 		if c.Retention == 0 || string(c.Namespace) != s.config.Namespace {
@@ -135,8 +110,8 @@ func (j *janitor) purgeAll(ctx context.Context) (int, error) {
 			break
 		}
 	}
-	problems = append(problems, j.sweep(ctx, now))
-	for _, c := range kept { // last, because it may wait for another writer
+	problems = append(problems, j.sweepBlobs(ctx, now)) // the walks have released some
+	for _, c := range kept {                            // last, because it may wait for another writer
 		problems = append(problems, j.note(ctx, c, now))
 	}
 	return total, errors.Join(problems...)
@@ -213,8 +188,10 @@ func (j *janitor) remove(ctx context.Context, c stored.Consumer, ids [][]byte, b
 	s := j.store
 	err = s.db.Write(ctx, func(tx *sqlx.Tx) error {
 		removed = 0
-		if _, err := tx.ExecContext(ctx, s.dialect.LockConsumer, c.ID); err != nil {
-			return fmt.Errorf("lock the consumer: %w", err)
+		if s.dialect.OneWriter { // its transactions must begin with a write; elsewhere the queues would wait for Archive
+			if _, err := tx.ExecContext(ctx, s.dialect.LockConsumer, c.ID); err != nil {
+				return fmt.Errorf("lock the consumer: %w", err)
+			}
 		}
 		query, args, err := s.dialect.In(s.dialect.LockExpired, c.ID, ids, before)
 		if err != nil {
@@ -279,120 +256,4 @@ func (j *janitor) archive(ctx context.Context, tx *sqlx.Tx, c stored.Consumer, r
 		return fmt.Errorf("archive: %w", err)
 	}
 	return nil
-}
-
-// sweep deletes what no consumer's retention governs.
-func (j *janitor) sweep(ctx context.Context, now int64) error {
-	const batch = 1000
-	s := j.store
-	var defaults ConsumerConfig
-	defaults.setDefaults()
-	problems := []error{j.closeShadowed(ctx), j.sweepBlobs(ctx, now), j.purgeActivity(ctx, now), j.purgeSteps(ctx, now), j.purgeProcesses(ctx, now)}
-	for statement, before := range map[string]int64{
-		s.dialect.PurgeDropped: now - defaults.Retention.Microseconds(),
-		s.dialect.PurgeLeases:  now,
-	} {
-		problems = append(problems, s.db.Write(ctx, func(tx *sqlx.Tx) error {
-			_, err := tx.ExecContext(ctx, statement, before, batch)
-			return err
-		}))
-	}
-	problems = append(problems, s.db.Write(ctx, func(tx *sqlx.Tx) error { // messages that a relay kept after sending
-		_, err := tx.ExecContext(ctx, s.dialect.Outbox.PurgeSent, batch)
-		return err
-	}))
-	return errors.Join(problems...)
-}
-
-// closeShadowed deletes open rows whose key is completed, because a completed claim prevails, unless a
-// queue has one out: a handler that has committed and then fails is tried again. closeShadowed
-// also closes messages that failed in an older epoch and were handled in a newer one, if no queue
-// has moved them. It reads some pages of the open rows, and the next call goes on behind them.
-func (j *janitor) closeShadowed(ctx context.Context) error {
-	const page = 500
-	for range j.shadowPages {
-		var rows []struct {
-			ID        int64  `db:"id"`
-			Consumer  int32  `db:"consumer"`
-			MessageID []byte `db:"message_id"`
-			Shadowed  bool   `db:"shadowed"`
-			Overtaken bool   `db:"overtaken"`
-		}
-		if err := j.store.db.SelectContext(ctx, &rows, j.store.dialect.SelectShadowed, j.shadows, page); err != nil {
-			return fmt.Errorf("find open rows of completed messages: %w", err)
-		}
-		shadowed, superseded := make(map[int32][][]byte), 0
-		for _, row := range rows {
-			switch {
-			case row.Shadowed:
-				shadowed[row.Consumer] = append(shadowed[row.Consumer], row.MessageID)
-			case row.Overtaken:
-				n, err := j.supersede(ctx, row.Consumer, row.MessageID)
-				if err != nil {
-					return fmt.Errorf("close a message that a newer epoch has handled: %w", err)
-				}
-				superseded += n
-			}
-		}
-		if superseded > 0 {
-			j.store.log.Info("inbox: messages that failed in an older epoch were handled in a newer one, and are closed",
-				watermill.LogFields{"count": superseded})
-		}
-		for consumer, ids := range shadowed {
-			if err := j.deleteShadowed(ctx, consumer, ids); err != nil {
-				return fmt.Errorf("delete open rows of completed messages: %w", err)
-			}
-		}
-		if len(rows) < page {
-			j.shadows = 0
-			return nil
-		}
-		j.shadows = rows[len(rows)-1].ID
-	}
-	return nil
-}
-
-// supersede closes a message that failed in an older epoch and was handled in a newer one, unless
-// another attempt has begun meanwhile. It returns how many it closed, 0 or 1.
-func (j *janitor) supersede(ctx context.Context, consumer int32, id []byte) (n int, err error) {
-	d := j.store.dialect
-	err = j.store.db.Write(ctx, func(tx *sqlx.Tx) error {
-		n = 0
-		closed, err := database.Affected(tx.ExecContext(ctx, d.CloseClaim, stored.ResultSuperseded, consumer, id))
-		if err != nil || closed == 0 {
-			return err
-		}
-		n = 1
-		_, err = tx.ExecContext(ctx, d.DeleteMessage, consumer, id, stored.FailedRetryable)
-		return err
-	})
-	return n, err
-}
-
-// deleteShadowed locks the claims before the rows, as a handler does, so that the two cannot
-// deadlock and nothing opens a claim meanwhile.
-func (j *janitor) deleteShadowed(ctx context.Context, consumer int32, ids [][]byte) error {
-	s := j.store
-	return s.db.Write(ctx, func(tx *sqlx.Tx) error {
-		if _, err := tx.ExecContext(ctx, s.dialect.LockConsumer, consumer); err != nil {
-			return err
-		}
-		query, args, err := s.dialect.In(s.dialect.LockExpired, consumer, ids, int64(math.MaxInt64))
-		if err != nil {
-			return err
-		}
-		var completed []claimRow
-		if err := tx.SelectContext(ctx, &completed, query, args...); err != nil || len(completed) == 0 {
-			return err
-		}
-		gone := make([][]byte, 0, len(completed))
-		for _, c := range completed {
-			gone = append(gone, c.ID)
-		}
-		if query, args, err = s.dialect.In(s.dialect.DeleteMessages, consumer, gone); err != nil {
-			return err
-		}
-		_, err = tx.ExecContext(ctx, query, args...)
-		return err
-	})
 }

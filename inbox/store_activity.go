@@ -137,16 +137,9 @@ func (s *Store) addActivity(ctx context.Context, all []figures) error {
 
 // purgeActivity deletes activity that is older than activityKept.
 func (j *janitor) purgeActivity(ctx context.Context, now int64) error {
-	const batch = 1000
-	s := j.store
-	for deleted := int64(batch); deleted == batch; {
-		err := s.db.Write(ctx, func(tx *sqlx.Tx) (err error) {
-			deleted, err = database.Affected(tx.ExecContext(ctx, s.dialect.PurgeActivity, now-activityKept.Microseconds(), batch))
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("delete old activity: %w", err)
-		}
+	err := j.deleteAll(ctx, j.store.dialect.PurgeActivity, now-activityKept.Microseconds())
+	if err != nil {
+		return fmt.Errorf("delete old activity: %w", err)
 	}
 	return nil
 }

@@ -171,6 +171,10 @@ func (s *Store) Run(ctx context.Context) error {
 	if s.dialect.Name == dialect.PostgresName {
 		watch.Go(func() { s.repeat(ctx, statisticsPause, newStatistics(s).run) })
 	}
+	watch.Go(func() { // by itself: the janitor can take hours
+		s.survive(ctx, s.redispatch)
+		s.repeat(ctx, s.config.PurgeInterval, s.redispatch)
+	})
 	janitor := newJanitor(s)
 	watch.Go(func() { s.repeat(ctx, min(heldLook, s.config.PurgeInterval), newJanitor(s).expire) })
 	s.survive(ctx, janitor.run)

@@ -150,15 +150,22 @@ type outcomeRow struct {
 	Age       int64  `db:"age"`
 }
 
+func (o *outcomeRow) unsettled(msgs []*message.Message) stored.Unsettled {
+	return stored.Unsettled{
+		Consumer: string(o.Name), Epoch: o.Epoch, MessageID: keycode.String(o.ID),
+		Topic: string(o.Topic), Messages: msgs,
+		StoredAt: time.UnixMicro(o.CreatedAt).UTC(), Age: time.Duration(o.Age) * time.Microsecond,
+		ConsumerID: o.Consumer, ID: o.ID,
+	}
+}
+
 // unsettledFrom lists the oldest outcomes stored longer than age ago, at most limit of them, without
 // the offset oldest. It leaves out those that it cannot read, and names them in the error. It also
 // returns how many rows it read.
 func (s *Store) unsettledFrom(ctx context.Context, age time.Duration, offset, limit int) (outcomes []stored.Unsettled, read int, err error) {
-	var rows []outcomeRow
-	err = sqlx.SelectContext(ctx, s.db.Reader(ctx), &rows, s.dialect.SelectOutcomes,
-		[]byte(s.config.Namespace), age.Microseconds(), limit, offset)
+	rows, err := s.outcomesFrom(ctx, age, offset, limit)
 	if err != nil {
-		return nil, 0, fmt.Errorf("inbox: list outcomes: %w", database.Explain(err))
+		return nil, 0, err
 	}
 	var problems []error
 	for _, row := range rows {
@@ -168,14 +175,18 @@ func (s *Store) unsettledFrom(ctx context.Context, age time.Duration, offset, li
 				fmt.Errorf("inbox: outcome of consumer %q, message %q: %w", row.Name, keycode.String(row.ID), err))
 			continue
 		}
-		outcomes = append(outcomes, stored.Unsettled{
-			Consumer: string(row.Name), Epoch: row.Epoch, MessageID: keycode.String(row.ID),
-			Topic: string(row.Topic), Messages: msgs,
-			StoredAt: time.UnixMicro(row.CreatedAt).UTC(), Age: time.Duration(row.Age) * time.Microsecond,
-			ConsumerID: row.Consumer, ID: row.ID,
-		})
+		outcomes = append(outcomes, row.unsettled(msgs))
 	}
 	return outcomes, len(rows), errors.Join(problems...)
+}
+
+func (s *Store) outcomesFrom(ctx context.Context, age time.Duration, offset, limit int) (rows []outcomeRow, err error) {
+	err = sqlx.SelectContext(ctx, s.db.Reader(ctx), &rows, s.dialect.SelectOutcomes,
+		[]byte(s.config.Namespace), age.Microseconds(), limit, offset)
+	if err != nil {
+		return nil, fmt.Errorf("inbox: list outcomes: %w", database.Explain(err))
+	}
+	return rows, nil
 }
 
 // Redispatch publishes the outcomes stored longer than age ago, with the same UUIDs, bytes and
@@ -216,3 +227,40 @@ func publishTo(to message.Publisher, topic string, msgs []*message.Message) (err
 	defer recovered("Publish", &err)
 	return sound(to.Publish(topic, msgs...))
 }
+
+// redispatch publishes, or at least reports, old outcomes whose messages were not redelivered.
+func (s *Store) redispatch(ctx context.Context) {
+	if err := s.settle(ctx); err != nil { // settle first, or outcomes of acked messages would be published again
+		if ctx.Err() == nil {
+			s.log.Error("inbox: what was published could not be settled; tried again", database.Explain(err), nil)
+		}
+		return
+	}
+	if s.config.Redispatch != nil {
+		if _, err := s.Redispatch(ctx, s.config.Redispatch, s.config.RedispatchAfter); err != nil && ctx.Err() == nil {
+			s.log.Error("inbox: outcomes could not be redispatched; tried again", err, nil)
+		}
+		return
+	}
+	s.reportUnsettled(ctx)
+}
+
+// reportUnsettled logs the oldest outcome. It opens no payload: whatever cannot be read, the outcome
+// may be missing.
+func (s *Store) reportUnsettled(ctx context.Context) {
+	old, err := s.outcomesFrom(ctx, s.config.RedispatchAfter, 0, 1)
+	if err != nil && ctx.Err() == nil {
+		s.log.Error("inbox: outcomes that may not be published could not be looked for; tried again", err, nil)
+	}
+	if len(old) == 0 {
+		return
+	}
+	msgs, err := outlineOutcome(old[0].Messages)
+	fields := unsettledFields(old[0].unsettled(msgs))
+	if err != nil { // it is of a newer release
+		delete(fields, "count")
+	}
+	s.log.Error("inbox: a message was handled, but what it produced may not be published", errUnsettled, fields)
+}
+
+var errUnsettled = errors.New("give Config.Redispatch a publisher, or call Store.Redispatch")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -148,6 +149,28 @@ var outcomeBodies = []testdb.Body{
 		assert.Empty(t, late.Messages())
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
 	})},
+	{Name: "an outcome while the janitor is busy", Why: "a long purge keeps neither it from the broker, nor what is swept", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
+		s.published.FailWith(errBoom)
+		assert.False(t, s.deliver(newMessage("x")))
+		require.NoError(t, s.router.Close())
+		require.NoError(t, b.store.Close(t.Context())) // its janitor
+		must(t, b.inbox(effect, on(b.process())), newMessage("y"))
+		b.age(8 * day)
+		b.exec(fmt.Sprintf(`INSERT INTO millrace_leases (consumer, message_id, token, until) SELECT 1, %s, 0, 1 FROM %s`, b.db.Bytes("i"), b.db.Numbers(9)))
+		goOn, sent := make(chan struct{}), &rig.Publisher{}
+		store := b.newStore(b.db.Open(t).DB, inbox.Config{
+			Redispatch: sent, RedispatchAfter: 1, WithoutPlugin: true, PurgeInterval: 10 * time.Millisecond,
+			Archive: func(context.Context, []inbox.ExpiredClaim) error { <-goOn; return nil },
+		})
+		stop := rig.Work(t, store)
+		assert.Eventually(t, func() bool {
+			return len(sent.Messages()) > 0 && b.count(`SELECT COUNT(*) FROM millrace_leases`) == 0
+		}, rig.Patience, 5*time.Millisecond)
+		close(goOn)
+		stop()
+		require.NoError(t, store.Close(t.Context()))
+	})},
 	{Name: "an outcome that is just being settled", Why: "it is not redispatched by who looks meanwhile", Run: func(t *testing.T, db *testdb.DB) {
 		// How long the other one has for its look. That it waits instead tells nobody.
 		const look = 300 * time.Millisecond
@@ -185,6 +208,26 @@ var outcomeBodies = []testdb.Body{
 		n, err := b.store.Redispatch(t.Context(), s.published, 0)
 		require.ErrorContains(t, err, "newer release")
 		assert.Equal(t, 1, n)
+	})},
+	{Name: "an outcome that cannot be opened", Why: "I7: that it may not be published is logged all the same", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.store = b.newStore(b.db.DB, inbox.Config{
+			Payloads: lockedAway{}, RedispatchAfter: 1, WithoutPlugin: true, PurgeInterval: 10 * time.Millisecond,
+		})
+		router := rig.NewRouter(t)
+		router.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware)
+		s := b.serve(router, invoice)
+		s.published.FailWith(errBoom)
+		assert.False(t, s.deliver(newMessage("x")))
+		isLogged := func(why string) {
+			const line = "inbox: a message was handled, but what it produced may not be published"
+			before := b.logged(line)
+			stop := rig.Work(t, b.store)
+			rig.Eventually(t, why, func() bool { return b.logged(line) > before })
+			stop()
+		}
+		isLogged("its key is out of reach")
+		b.exec(`UPDATE millrace_outcomes SET messages = ?`, []byte{99})
+		isLogged("it is of a newer release")
 	})},
 	{Name: "a thousand outcomes that cannot be published", Why: "I6: those behind them have their turn", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
@@ -364,6 +407,15 @@ func TestWhatAHandlerLeavesBeyondThePacket(t *testing.T) {
 		})
 	}
 }
+
+// lockedAway is a codec whose key is out of reach.
+type lockedAway struct{}
+
+func (lockedAway) Seal(_ context.Context, _ payload.Info, plain []byte) ([]byte, error) {
+	return plain, nil
+}
+
+func (lockedAway) Open(context.Context, payload.Info, []byte) ([]byte, error) { return nil, errBoom }
 
 // invoice has an effect and returns a message.
 func invoice(msg *message.Message) ([]*message.Message, error) {

@@ -96,7 +96,7 @@ var hot = map[string][]any{
 	"DeleteMessage":    {1, []byte("7"), 7},
 	"SelectMessage":    {7, []byte("7")},
 	"SelectHeld":       {1, []byte("7")},
-	"DeleteMessages":   {1, [][]byte{[]byte("7")}},
+	"DeleteMessages":   {1, [][]byte{[]byte("7")}, []int64{7}},
 	"StoryClaims":      {[]byte("7"), []byte("7")},
 	"StoryMessages":    {[]byte("7"), []byte("7"), []byte("7"), []byte("7")},
 	"StoryAudit":       {[]byte("7"), []byte("7"), []byte("7"), []byte("7"), []byte("7"), []byte("7")},

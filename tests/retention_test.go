@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -148,6 +149,29 @@ var retentionBodies = []testdb.Body{
 		assert.Equal(t, 5999, b.count(`SELECT COUNT(*) FROM millrace_messages`))
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE received_at >= 6000`))
 	})},
+	{Name: "another message takes the key while the janitor closes a copy", Why: "I2: it was acked, and is not deleted", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		msg := newMessage("x")
+		must(t, b.inbox(effect), again(msg))
+		queue := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: "billing", StoreFirst: true})
+		require.NoError(t, queue.Put(t.Context(), "orders", again(msg)))
+		other := again(msg)
+		other.Payload = []byte("another payload")
+		pool, found := faults.Open(t, db), false
+		pool.Set(faults.Plan{Before: func(ctx context.Context, call string) error {
+			switch {
+			case strings.Contains(call, "AS shadowed"):
+				found = true
+			case found && call == faults.Begin:
+				found = false
+				b.exec(`DELETE FROM millrace_messages`) // as a queue that takes the copy does
+				return queue.Put(context.WithoutCancel(ctx), "orders", other)
+			}
+			return nil
+		}})
+		rig.Purge(t, b.newStore(pool.DB, inbox.Config{}))
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_messages`))
+	}},
 	{Name: "an archive that fails for one consumer", Why: "one consumer's trouble stops no other's purge", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for _, consumer := range []string{"a", "b", "c"} {
 			must(t, b.inbox(effect, func(i *millrace.Inbox) { i.Consumer = consumer }), newMessage("x"))
@@ -164,6 +188,27 @@ var retentionBodies = []testdb.Body{
 		require.ErrorIs(t, err, errBoom)
 		assert.Equal(t, 2, n)
 		assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM archive`))
+	})},
+	{Name: "an archive that hangs", Why: "the queues of its consumer go on", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		if b.db.Dialect == "sqlite" { // has one writer, which is the archive
+			return
+		}
+		must(t, b.inbox(effect), newMessage("x"))
+		b.age(8 * day)
+		busy, goOn := make(chan struct{}), make(chan struct{})
+		store := b.newStore(b.db.DB, inbox.Config{Archive: func(context.Context, []inbox.ExpiredClaim) error {
+			close(busy)
+			<-goOn
+			return nil
+		}})
+		purged := rig.Go(func() error { _, err := store.Purge(t.Context()); return err })
+		rig.Within(t, busy, "nothing was archived")
+		ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
+		defer cancel()
+		_, _, err := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: "billing"}).Take(ctx, 1, time.Second)
+		assert.NoError(t, err)
+		close(goOn)
+		require.NoError(t, <-purged)
 	})},
 	{Name: "Close while the janitor is busy", Why: "it is bounded by its context, and safe to call twice", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(effect), newMessage("x"))
@@ -264,6 +309,20 @@ var retentionBodies = []testdb.Body{
 		b.age(8 * day)
 		b.purge(n + 1)
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_claims`))
+	})},
+	{Name: "more leases, copies and sent messages than a batch", Why: "all that expired goes in one run, not a batch of it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		tables := map[string]string{ // columns and values
+			"leases":  "(consumer, message_id, token, until) SELECT 1, " + b.db.Bytes("i") + ", 0, 1",
+			"dropped": "(consumer, message_id, topic, reason, at) SELECT 1, " + b.db.Bytes("i") + ", " + b.db.Bytes("1") + ", " + b.db.Bytes("1") + ", 1",
+			"outbox":  "(topic, uuid, key_hash, created_at, due_at, status) SELECT '1', '1', 1, 1, 1, 4",
+		}
+		for table, rows := range tables {
+			b.exec(`INSERT INTO millrace_` + table + ` ` + rows + ` FROM ` + b.db.Numbers(2500))
+		}
+		rig.Purge(t, b.store)
+		for table := range tables {
+			assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_`+table), table)
+		}
 	})},
 	{Name: "purging beside claims", Why: "the janitor and the claims never deadlock", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		must(t, b.inbox(effect), newMessage("x"))

@@ -245,7 +245,7 @@ var common = Dialect{
 		ORDER BY page.id`,
 	DeleteMessages: `
 		DELETE FROM millrace_messages
-		WHERE consumer = ? AND message_id IN (?)`,
+		WHERE consumer = ? AND message_id IN (?) AND id IN (?)`,
 
 	SelectActivity: `
 		SELECT c.name, c.epoch, a.minute, a.completed, a.failed, a.duplicates, a.stale, a.held, a.parked, a.handling_us

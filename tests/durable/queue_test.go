@@ -283,6 +283,7 @@ var queueBodies = []testdb.Body{
 		assert.Equal(t, 1, b.open(admin.Parked))
 		assert.Equal(t, 1, b.rows())
 		assert.Equal(t, 1, strings.Count(strings.Join(events.Logs(), "\n"), "the source gave a message up"))
+	})},
 	{Name: "returned messages, and no topic for them", Why: "the error says so, also of a stored message", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := quick(b.store)
 		durable.MaxAttempts = 2
