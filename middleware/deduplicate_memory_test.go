@@ -11,7 +11,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
@@ -65,22 +64,6 @@ func TestDeduplicateDefaults(t *testing.T) {
 		require.NoError(t, send(h, "a"))
 		require.Equal(t, 2, runs, "Retention")
 	})
-}
-
-// Duplicator outside: while its key is kept for the ack, a message runs no second time, as docs/router.md says.
-func TestDeduplicateInsideOfDuplicator(t *testing.T) {
-	for _, produced := range [][]*message.Message{nil, {message.NewMessage("out", nil)}} {
-		synctest.Test(t, func(t *testing.T) {
-			runs := 0
-			h := middleware.Duplicator(millrace.Deduplicate{Claims: memoryLeases(), Consumer: "mailer"}.Middleware(
-				func(*message.Message) ([]*message.Message, error) { runs++; return produced, nil }))
-			msg := message.NewMessage("a", nil)
-			_, err := h(msg)
-			require.Equal(t, len(produced) > 0, errors.Is(err, inbox.ErrInProgress), "%v", err)
-			require.Equal(t, 1, runs)
-			msg.Nack()
-		})
-	}
 }
 
 func send(h message.HandlerFunc, id string) error {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -265,4 +266,20 @@ func TestDeduplicateRefusesReplays(t *testing.T) {
 	require.Equal(t, 1, *runs, "what was refused is not remembered")
 	deliver("a", "of June")
 	require.Equal(t, 1, *runs)
+}
+
+// Duplicator outside: while its key is kept for the ack, a message runs no second time, as docs/router.md says.
+func TestDeduplicateInsideOfDuplicator(t *testing.T) {
+	for _, produced := range [][]*message.Message{nil, {message.NewMessage("out", nil)}} {
+		synctest.Test(t, func(t *testing.T) {
+			runs := 0
+			h := middleware.Duplicator(millrace.Deduplicate{Claims: memoryLeases(), Consumer: "mailer"}.Middleware(
+				func(*message.Message) ([]*message.Message, error) { runs++; return produced, nil }))
+			msg := message.NewMessage("a", nil)
+			_, err := h(msg)
+			require.Equal(t, len(produced) > 0, errors.Is(err, inbox.ErrInProgress), "%v", err)
+			require.Equal(t, 1, runs)
+			msg.Nack()
+		})
+	}
 }

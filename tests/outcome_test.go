@@ -14,7 +14,6 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
-	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -364,92 +363,9 @@ var outcomeBodies = []testdb.Body{
 	})},
 }
 
-// MySQL cuts the connection of who sends more than it takes at once. What a handler leaves that is larger is named, and is
-// not redelivered at once.
-func TestWhatAHandlerLeavesBeyondThePacket(t *testing.T) {
-	t.Parallel()
-	for _, table := range []string{"outcomes", "results", "journal", "blobs"} {
-		t.Run(table, func(t *testing.T) {
-			t.Parallel()
-			b := newBed(t, testdb.On(t, "mysql"))
-			pool, large := faults.Open(t, b.db), strings.Repeat("x", b.count(`SELECT @@max_allowed_packet`)+1<<20)
-			config, payload := inbox.Config{}, table
-			journals := table == "journal" || table == "blobs"
-			if journals {
-				payload = large
-			}
-			if table == "blobs" {
-				config.BlobsAbove = 1 << 10
-			}
-			b.store = b.newStore(pool.DB, config)
-			s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
-				switch string(msg.Payload) {
-				case "outcomes":
-					return []*message.Message{newMessage(large)}, nil
-				case "results":
-					return nil, inbox.SetResult(msg.Context(), large)
-				}
-				return effect(msg)
-			}, millrace.Inbox{Store: b.store, Options: inbox.Options{Journal: journals}}.Middleware)
-			assert.True(t, s.deliver(newMessage("small")))
-			pool.Set(faults.Plan{Before: faults.Lose("INSERT INTO millrace_" + table)})
-			assert.False(t, s.deliver(newMessage(payload)))
-			require.ErrorContains(t, b.events.Last("failed").Err, "max_allowed_packet")
-			if table != "outcomes" {
-				return
-			}
-			for range 2 {
-				assert.False(t, s.deliver(newMessage(payload)))
-			}
-			began := time.Now()
-			assert.False(t, s.deliver(newMessage(payload)))
-			assert.GreaterOrEqual(t, time.Since(began), 400*time.Millisecond, "its source redelivers it at once")
-		})
-	}
-}
-
-// lockedAway is a codec whose key is out of reach.
-type lockedAway struct{}
-
-func (lockedAway) Seal(_ context.Context, _ payload.Info, plain []byte) ([]byte, error) {
-	return plain, nil
-}
-
-func (lockedAway) Open(context.Context, payload.Info, []byte) ([]byte, error) { return nil, errBoom }
-
 // invoice has an effect and returns a message.
 func invoice(msg *message.Message) ([]*message.Message, error) {
 	out := newMessage("invoice for " + msg.UUID)
 	out.Metadata = message.Metadata{"name": "InvoiceIssued", "currency": "EUR"}
 	return []*message.Message{out}, apply(msg.Context(), msg.UUID)
-}
-
-// outbox is a publisher that writes into the transaction of each message's context.
-type outbox struct{ fail error }
-
-func (o *outbox) Publish(topic string, msgs ...*message.Message) error {
-	for _, m := range msgs {
-		if err := rig.Exec(m.Context(), `INSERT INTO box (topic, uuid) VALUES (?, ?)`, topic, m.UUID); err != nil {
-			return err
-		}
-	}
-	return o.fail
-}
-
-func (*outbox) Close() error { return nil }
-
-// heeding is a publisher that sends nothing once the context of a message has ended, as that of watermill-redisstream.
-type heeding struct {
-	rig.Publisher
-	contexts []context.Context //nolint:containedctx // of what was published
-}
-
-func (h *heeding) Publish(_ string, msgs ...*message.Message) error {
-	for _, m := range msgs {
-		if err := m.Context().Err(); err != nil {
-			return err
-		}
-		h.contexts = append(h.contexts, m.Context())
-	}
-	return nil
 }
