@@ -89,7 +89,7 @@ func (j *janitor) purgeAll(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	total := 0
-	problems := []error{j.sweep(ctx, now)} // first, because the walks can take hours; and what fails does not stop the rest
+	var problems []error // those of one consumer do not stop the others
 	var kept []stored.Consumer
 	for _, c := range consumers {
 		if c.Retention == 0 || string(c.Namespace) != s.config.Namespace {
@@ -110,8 +110,8 @@ func (j *janitor) purgeAll(ctx context.Context) (int, error) {
 			break
 		}
 	}
-	problems = append(problems, j.sweepBlobs(ctx, now)) // the walks have released some
-	for _, c := range kept {                            // last, because it may wait for another writer
+	problems = append(problems, j.sweep(ctx, now))
+	for _, c := range kept { // last, because it may wait for another writer
 		problems = append(problems, j.note(ctx, c, now))
 	}
 	return total, errors.Join(problems...)

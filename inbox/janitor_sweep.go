@@ -19,7 +19,7 @@ func (j *janitor) sweep(ctx context.Context, now int64) error {
 	var defaults ConsumerConfig
 	defaults.setDefaults()
 	return errors.Join(
-		j.closeShadowed(ctx), j.purgeActivity(ctx, now), j.purgeSteps(ctx, now), j.purgeProcesses(ctx, now),
+		j.closeShadowed(ctx), j.sweepBlobs(ctx, now), j.purgeActivity(ctx, now), j.purgeSteps(ctx, now), j.purgeProcesses(ctx, now),
 		j.deleteAll(ctx, s.dialect.PurgeDropped, now-defaults.Retention.Microseconds()),
 		j.deleteAll(ctx, s.dialect.PurgeLeases, now),
 		j.deleteAll(ctx, s.dialect.Outbox.PurgeSent), // messages that a relay kept after sending

@@ -148,7 +148,7 @@ var outcomeBodies = []testdb.Body{
 		assert.Empty(t, late.Messages())
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
 	})},
-	{Name: "an outcome while the janitor is busy", Why: "a long purge keeps neither it from the broker, nor what is swept", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+	{Name: "an outcome while the janitor is busy", Why: "a long purge does not keep it from the broker", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
 		s.published.FailWith(errBoom)
 		assert.False(t, s.deliver(newMessage("x")))
@@ -156,16 +156,13 @@ var outcomeBodies = []testdb.Body{
 		require.NoError(t, b.store.Close(t.Context())) // its janitor
 		must(t, b.inbox(effect, on(b.process())), newMessage("y"))
 		b.age(8 * day)
-		b.exec(fmt.Sprintf(`INSERT INTO millrace_leases (consumer, message_id, token, until) SELECT 1, %s, 0, 1 FROM %s`, b.db.Bytes("i"), b.db.Numbers(9)))
 		goOn, sent := make(chan struct{}), &rig.Publisher{}
 		store := b.newStore(b.db.Open(t).DB, inbox.Config{
 			Redispatch: sent, RedispatchAfter: 1, WithoutPlugin: true, PurgeInterval: 10 * time.Millisecond,
 			Archive: func(context.Context, []inbox.ExpiredClaim) error { <-goOn; return nil },
 		})
 		stop := rig.Work(t, store)
-		assert.Eventually(t, func() bool {
-			return len(sent.Messages()) > 0 && b.count(`SELECT COUNT(*) FROM millrace_leases`) == 0
-		}, rig.Patience, 5*time.Millisecond)
+		assert.Eventually(t, func() bool { return len(sent.Messages()) > 0 }, rig.Patience, 5*time.Millisecond)
 		close(goOn)
 		stop()
 		require.NoError(t, store.Close(t.Context()))
