@@ -17,6 +17,7 @@ const (
 // rows. A message below it is unread only if its transaction was open for longer than the horizon.
 type floor struct {
 	marks []mark
+	kept  []mark    // those that were dropped, until a sweep succeeds
 	keyed time.Time // when a message with an order was last seen
 	rare  bool      // sweeps are, so that few messages should have to wait for one
 }
@@ -63,10 +64,21 @@ func (f *floor) id(now time.Time) int64 {
 // that had stored a message up to there had ended by then. It is 0 where it is no longer known.
 func (f *floor) before(began time.Time) int64 { return f.upTo(began.Add(-horizon)) }
 
-// recede lowers the floor to where it was when a look began that failed after long: it will do as
-// well for another server that lacks the last that this one had.
-func (f *floor) recede(began time.Time) {
-	f.marks = slices.DeleteFunc(f.marks, func(m mark) bool { return !m.at.Before(began.Add(-horizon)) })
+// drop gives the floor up until a sweep is cut off: another server may have smaller ids.
+func (f *floor) drop() {
+	if len(f.marks) > 0 {
+		f.kept = f.marks
+	}
+	f.marks = nil
+}
+
+// recall makes the floor what it was when a sweep began that was cut off: it will do as well for
+// another server that lacks the last ids that this one had.
+func (f *floor) recall(began time.Time) {
+	if len(f.marks) == 0 {
+		f.marks = f.kept
+	}
+	f.marks = slices.DeleteFunc(slices.Clone(f.marks), func(m mark) bool { return !m.at.Before(began.Add(-horizon)) })
 }
 
 func (f *floor) upTo(at time.Time) (id int64) {

@@ -61,6 +61,9 @@ func (d *tables) look(ctx context.Context, r *reading) (err error) {
 	case due:
 		r.letters, err = d.messages(ctx, d.sql.SelectDue, r.window, r.shards.mask(), shardCount, r.limit)
 	default:
+		if err = d.lookForChanges(ctx, r); err != nil {
+			return err
+		}
 		r.letters, err = d.messages(ctx, d.sql.SelectPending, r.window, r.after, r.shards.mask(), shardCount, r.limit)
 	}
 	if err != nil {
@@ -71,10 +74,6 @@ func (d *tables) look(ctx context.Context, r *reading) (err error) {
 
 // lookTimeout bounds a look.
 const lookTimeout = 30 * time.Second
-
-// longSweep is how long a sweep runs at least that was cut off, by lookTimeout or by a timeout of
-// the server's: the next would be, too.
-const longSweep = lookTimeout / 10
 
 func (d *tables) messages(ctx context.Context, query string, args ...any) ([]*letter, error) {
 	var rows []letterRow
@@ -102,26 +101,38 @@ func (d *tables) lookAside(ctx context.Context, r *reading) error {
 		}
 		r.highest = max(last, beyond.Int64)
 	}
+	return nil
+}
+
+// lookForChanges reads what others may have changed about messages that were tried before. A sweep
+// does so first, because what it does next may be cut off.
+func (d *tables) lookForChanges(ctx context.Context, r *reading) error {
+	heads := r.heads
+	r.heads = nil
 	if !r.aside {
 		return nil
 	}
 	if err := d.db.GetContext(ctx, &r.nextDue, d.sql.SelectNextDue, r.shards.mask(), shardCount); err != nil {
 		return fmt.Errorf("read when the next retry is due: %w", err)
 	}
-	return d.missHeads(ctx, r)
+	if err := d.missHeads(ctx, heads); err != nil {
+		return err
+	}
+	r.heads = heads
+	return nil
 }
 
-// missHeads leaves in r.heads those that are gone: an operator may have discarded them.
-func (d *tables) missHeads(ctx context.Context, r *reading) error {
-	if len(r.heads) == 0 {
+// missHeads leaves in heads those that are gone: an operator may have discarded them.
+func (d *tables) missHeads(ctx context.Context, heads map[int64]int64) error {
+	if len(heads) == 0 {
 		return nil
 	}
 	var there []int64
-	if err := d.db.SelectContext(ctx, &there, d.sql.SelectAside, dialect.IDs(slices.Collect(maps.Keys(r.heads)))); err != nil {
+	if err := d.db.SelectContext(ctx, &there, d.sql.SelectAside, dialect.IDs(slices.Collect(maps.Keys(heads)))); err != nil {
 		return fmt.Errorf("read the heads of blocked keys: %w", err)
 	}
 	for _, id := range there {
-		delete(r.heads, id)
+		delete(heads, id)
 	}
 	return nil
 }

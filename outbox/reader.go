@@ -5,7 +5,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
@@ -14,12 +13,6 @@ const (
 	// soonest is the first pause after a look found messages; from there the pauses double. It is
 	// longer than a notifier is quiet.
 	soonest = 2 * quiet
-	// sweepEvery is the pause between two sweeps: it bounds the delay of a message whose
-	// transaction was open for longer than the horizon.
-	sweepEvery = time.Second
-	// sweepRest is the least pause after a sweep in multiples of it. It passes all rows that were
-	// deleted while somebody's transaction can still see them, and no other look runs meanwhile.
-	sweepRest = 9
 	// walkEvery is the least pause between two walks.
 	walkEvery = 30 * time.Second
 )
@@ -40,10 +33,11 @@ type reader struct {
 	pause    time.Duration // between looks
 	lookAt   time.Time
 	sweepAt  time.Time
-	dueAt    time.Time // when the next retry is due; zero for never
-	dueDone  bool      // the last look for due retries left nothing
-	last     kind      // of the last look: the other kinds come next
-	most     int       // letters that the next look may find
+	swept    time.Duration // how long the last sweep took
+	dueAt    time.Time     // when the next retry is due; zero for never
+	dueDone  bool          // the last look for due retries left nothing
+	last     kind          // of the last look: the other kinds come next
+	most     int           // letters that the next look may find
 	failures int
 	toldAt   time.Time // when a failure was last logged
 
@@ -279,17 +273,12 @@ func (p *pump) paged(r *reading, now time.Time) {
 	rd.lookAt = now.Add(rd.pause)
 	p.walked(r, now)
 	if r.aside {
-		rd.swept(now.Sub(r.began), now)
+		rd.rest(now.Sub(r.began), now)
+		rd.floor.kept = nil
 		p.noteDue(r, now)
 		p.tookHeads(r)
 	}
 	rd.exhausted = r.aside && len(r.letters) < r.limit && (rd.dueDone || !rd.dueBy(now)) && !rd.walk.on
-}
-
-// swept decides when to sweep next.
-func (r *reader) swept(took time.Duration, now time.Time) {
-	rest := max(sweepEvery, sweepRest*took)
-	r.sweepAt, r.floor.rare = now.Add(rest), rest > sweepEvery
 }
 
 // noteDue notes when the next retry is due.
@@ -376,23 +365,4 @@ func (p *pump) tailPaged(r *reading, now time.Time, asked int) {
 	}
 	rd.lookAt = now.Add(soonest)
 	p.walked(r, now)
-}
-
-// readFailed logs a failed look and makes the next one wait, longer with each failure.
-func (p *pump) readFailed(now time.Time, r *reading) {
-	rd := &p.reader
-	rd.failures++
-	rd.most = max(min(rd.most, p.config.Batch)/2, 1) // it may have been too much
-	if tellsAgain(&rd.toldAt, rd.failures) {
-		p.log.Error("outbox: the relay cannot read the outbox; retrying", database.Explain(r.err), nil)
-	}
-	rd.hungry, rd.tail = true, tail{}
-	if took := now.Sub(r.began); r.aside && took > longSweep {
-		rd.swept(took, now)
-		rd.floor.recede(r.began)
-	} else {
-		rd.at, rd.floor = 0, floor{keyed: rd.floor.keyed} // the next answer may be of another server
-	}
-	rd.lookAt = now.Add(growing(rd.failures, 100*time.Millisecond, 5*time.Second))
-	p.fail(r.err)
 }

@@ -1,0 +1,49 @@
+package outbox
+
+import (
+	"time"
+
+	"github.com/millrace-go/millrace/internal/database"
+)
+
+const (
+	// sweepEvery is the pause between two sweeps: it bounds the delay of a message whose
+	// transaction was open for longer than the horizon.
+	sweepEvery = time.Second
+	// sweepRest is the least pause after a sweep in multiples of it. It passes all rows that were
+	// deleted while somebody's transaction can still see them, and no other look runs meanwhile.
+	sweepRest = 9
+	// longSweep is how long a sweep runs at least that was cut off, by lookTimeout or by a timeout of
+	// the server's: the next would be, too.
+	longSweep = time.Second
+)
+
+// rest decides when to sweep next. A single sweep may have waited for a connection, or for a server
+// that was away, so it takes two for a long rest.
+func (r *reader) rest(took time.Duration, now time.Time) {
+	pause := max(sweepEvery, sweepRest*min(took, r.swept))
+	r.swept = took
+	r.sweepAt, r.floor.rare = now.Add(pause), pause > sweepEvery
+}
+
+// readFailed logs a failed look and makes the next one wait, longer with each failure.
+func (p *pump) readFailed(now time.Time, r *reading) {
+	rd := &p.reader
+	rd.failures++
+	rd.most = max(min(rd.most, p.config.Batch)/2, 1) // it may have been too much
+	if tellsAgain(&rd.toldAt, rd.failures) {
+		p.log.Error("outbox: the relay cannot read the outbox; retrying", database.Explain(r.err), nil)
+	}
+	rd.hungry, rd.tail = true, tail{}
+	if took := now.Sub(r.began); r.aside && r.epoch == rd.epoch && took > longSweep {
+		rd.floor.recall(r.began) // new messages are read all the same
+		rd.rest(took, now)
+		p.noteDue(r, now)
+		p.tookHeads(r)
+	} else { // the next answer may be of another server
+		rd.floor.drop()
+		rd.sweepAt = time.Time{}
+	}
+	rd.lookAt = now.Add(growing(rd.failures, 100*time.Millisecond, 5*time.Second))
+	p.fail(r.err)
+}
