@@ -18,28 +18,32 @@ type Losing struct {
 // Dial opens a connection through the pooler.
 func (l *Losing) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	inner, err := new(net.Dialer).DialContext(ctx, network, address)
-	return &losing{Conn: inner, pooler: l}, err
+	return &losing{Conn: inner, pooler: l, says: bytes.NewReader(l.Says), told: make(chan struct{})}, err
 }
 
 type losing struct {
 	net.Conn
 	pooler *Losing
-	said   atomic.Pointer[bytes.Reader] // nil until the server is lost
+	lost   atomic.Bool   // from then on the client hears nothing of the server
+	told   chan struct{} // closed once it hears from the pooler
+	says   *bytes.Reader
 }
 
 func (c *losing) Write(b []byte) (int, error) {
 	if bytes.Contains(b, c.pooler.Commit) && c.pooler.Next.CompareAndSwap(true, false) {
-		defer func() {
-			c.pooler.Done()
-			c.said.Store(bytes.NewReader(c.pooler.Says))
-		}()
+		c.lost.Store(true) // before the server answers: pgx reads beside a write that takes 15 ms
+		defer close(c.told)
+		defer c.pooler.Done()
 	}
 	return c.Conn.Write(b)
 }
 
 func (c *losing) Read(b []byte) (int, error) {
-	if said := c.said.Load(); said != nil {
-		return said.Read(b)
+	if !c.lost.Load() {
+		if n, err := c.Conn.Read(b); !c.lost.Load() { // else it is the answer to the COMMIT
+			return n, err
+		}
 	}
-	return c.Conn.Read(b)
+	<-c.told
+	return c.says.Read(b)
 }
