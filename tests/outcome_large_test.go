@@ -12,16 +12,16 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-// MySQL cuts the connection of who sends more than it takes at once. What a handler leaves that is larger is named, and is
+// MySQL closes a connection on which somebody sends more than a packet. What a handler leaves that is larger is named, and is
 // not redelivered at once.
 func TestWhatAHandlerLeavesBeyondThePacket(t *testing.T) {
 	t.Parallel()
 	for _, table := range []string{"outcomes", "results", "journal", "blobs"} {
-		t.Run(table, func(t *testing.T) {
-			t.Parallel()
+		t.Run(table, func(t *testing.T) { // one after the other: each takes much memory
 			b := newBed(t, testdb.On(t, "mysql"))
 			pool, large := faults.Open(t, b.db), strings.Repeat("x", b.count(`SELECT @@max_allowed_packet`)+1<<20)
 			config, payload := inbox.Config{}, table
@@ -41,7 +41,7 @@ func TestWhatAHandlerLeavesBeyondThePacket(t *testing.T) {
 					return nil, inbox.SetResult(msg.Context(), large)
 				}
 				return effect(msg)
-			}, millrace.Inbox{Store: b.store, Options: inbox.Options{Journal: journals}}.Middleware)
+			}, millrace.Inbox{Store: b.store, Timeout: rig.Patience, Options: inbox.Options{Journal: journals}}.Middleware)
 			assert.True(t, s.deliver(newMessage("small")))
 			pool.Set(faults.Plan{Before: faults.Lose("INSERT INTO millrace_" + table)})
 			assert.False(t, s.deliver(newMessage(payload)))
