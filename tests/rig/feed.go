@@ -49,7 +49,7 @@ func (f *Feed) Send(t testing.TB, msg *message.Message) {
 	t.Helper()
 	select {
 	case f.out <- msg:
-	case <-time.After(time.Minute):
+	case <-time.After(Patience):
 		require.Fail(t, "no subscription takes the message")
 	}
 }
@@ -65,7 +65,7 @@ func Answer(t testing.TB, msg *message.Message) (acked bool) {
 		return true
 	case <-msg.Nacked():
 		return false
-	case <-time.After(time.Minute):
+	case <-time.After(Patience):
 		require.Fail(t, "the message was neither acked nor nacked")
 		return false
 	}
