@@ -101,7 +101,6 @@ const (
 // TestAPumpThatPanicsKeepsItsShards until the broker has what it was given: else the next relay sends
 // the same, and what is behind it.
 func TestAPumpThatPanicsKeepsItsShards(t *testing.T) {
-	t.Parallel() // it waits for the lease
 	b := newBench(t, RelayConfig{Drain: time.Hour})
 	stop := b.run()
 	b.eventually("the pump panics", func() bool { return b.relay.Panics() > 0 || !b.armed.Load() })
