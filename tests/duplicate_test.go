@@ -94,7 +94,7 @@ var duplicateBodies = []testdb.Body{
 		assert.Equal(t, 1, b.effects())
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_messages`), "the payload that lost is parked, once")
 	})},
-	{Name: "dropped copies are logged on request", Why: "I7: every decision is visible", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+	{Name: "dropped copies are logged on request", Why: "every decision is visible", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.inbox(effect, on(b.newStore(b.db.DB, inbox.Config{LogDropped: true})))
 		msg := newMessage("x")
 		must(t, h, again(msg))
