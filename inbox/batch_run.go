@@ -266,7 +266,7 @@ func (r *batchRun) fail(cause error) (next [][]*member) {
 				m.say(endedAside, nil)
 				continue
 			}
-			m.undone = r.lineup.enter() // successors wait until the versions are taken back, also of who was passed over
+			m.undone = r.lineup.enter() // successors wait until the versions are taken back, also those of messages that were passed over
 			m.say(endedByHandler, cause)
 		}
 		return nil

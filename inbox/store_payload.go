@@ -133,7 +133,7 @@ func (s *Store) refused(ctx context.Context, err error, bytes int) error {
 	return err
 }
 
-// unservable reports whether err, with which the database refused a delivery, is that of a redelivery at once too.
+// unservable reports whether a redelivery at once would fail with err, too.
 func unservable(err error) bool {
 	return dialect.Classify(err).Down() || errors.Is(database.Explain(err), database.ErrTooLarge)
 }

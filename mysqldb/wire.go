@@ -53,7 +53,7 @@ const (
 	interrupted     = 1317
 	killed          = 1927
 	idleDisconnects = 4031
-	ofClients       = 2000 // and the next 999: of client libraries, which a proxy is
+	ofClients       = 2000 // to 2999: errors of client libraries, which a proxy uses
 	ofProxySQL      = 9000 // and more
 )
 

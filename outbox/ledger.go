@@ -250,7 +250,7 @@ func (p *pump) fail(err error) {
 	}
 }
 
-// text makes an error fit a text column, which people see who may see no password.
+// text makes an error fit a text column. Whoever reads that column may not be allowed to see passwords.
 func text(err error) string { return cut(secret.WithoutCredentials(err.Error()), 2000) }
 
 func cut(s string, most int) string {
