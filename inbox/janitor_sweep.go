@@ -22,12 +22,12 @@ func (j *janitor) sweep(ctx context.Context, now int64) error {
 		j.closeShadowed(ctx), j.sweepBlobs(ctx, now), j.purgeActivity(ctx, now), j.purgeSteps(ctx, now), j.purgeProcesses(ctx, now),
 		j.deleteAll(ctx, s.dialect.PurgeDropped, now-defaults.Retention.Microseconds()),
 		j.deleteAll(ctx, s.dialect.PurgeLeases, now),
-		j.deleteAll(ctx, s.dialect.Outbox.PurgeSent), // messages that a relay kept after sending
+		j.deleteAll(ctx, s.dialect.Outbox.PurgeSent, now), // messages that a relay kept after sending
 	)
 }
 
 // deleteAll deletes all that a statement finds, a thousand rows in each transaction. The number of
-// rows is the last argument of the statement.
+// rows is the last argument of the statement. The others bound it: what expires meanwhile stays.
 func (j *janitor) deleteAll(ctx context.Context, statement string, args ...any) error {
 	const batch = 1000
 	args = append(args, batch)

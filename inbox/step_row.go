@@ -32,7 +32,8 @@ type stepRun struct {
 	sure  time.Time // until when no other process can take the step over
 
 	problem  []byte // why the step was in doubt when we took it over
-	uncalled bool   // Do was not called, and no earlier attempt has done the step
+	uncalled bool   // Do was not called
+	doubtful bool   // nor is it known whether an earlier attempt has done the step
 }
 
 // read returns the recorded step, or a row without a state if there is none.

@@ -49,10 +49,7 @@ func (r *stepRun) call(ctx context.Context, doubtful bool) (result []byte, verif
 		doubtful = false
 	}
 	if err := ctx.Err(); err != nil {
-		if doubtful { // an earlier attempt may have done it
-			return nil, false, fmt.Errorf("%w: %w", ErrInDoubt, err)
-		}
-		r.uncalled = true
+		r.uncalled, r.doubtful = true, doubtful
 		return nil, false, err
 	}
 	result, err = r.step.Do(withSteps(ctx, r.step.Name), id)
@@ -70,16 +67,16 @@ func (r *stepRun) undecided(row stepRow) error {
 		ErrInDoubt, what, stored.FormatID(r.id))
 }
 
-// giveUp releases a step that failed, and returns the error for the handler. If Verify failed, the
-// record still says why the step was in doubt before.
+// giveUp releases a step that failed, and returns the error for the handler. If Do was not called, or
+// Verify failed, the record still says why the step was in doubt before.
 func (r *stepRun) giveUp(ctx context.Context, cause error) error {
 	e := stepEnd{state: stored.StepBegun, problem: errorText(cause)}
 	var refused *notDoneError
-	if r.uncalled || errors.As(cause, &refused) && !errors.Is(cause, ErrInDoubt) { // an error of Verify says nothing about Do
-		e.state = stored.StepNotDone
-	}
-	if errors.Is(cause, ErrInDoubt) && len(r.problem) > 0 {
+	switch unknown := errors.Is(cause, ErrInDoubt); { // an error of Verify says nothing about Do
+	case r.uncalled && r.doubtful, unknown && len(r.problem) > 0:
 		e.problem = r.problem
+	case r.uncalled, errors.As(cause, &refused) && !unknown:
+		e.state = stored.StepNotDone
 	}
 	ours, err := r.end(ctx, e)
 	if err != nil {

@@ -232,9 +232,13 @@ func (r *Relay) purgeAgain(ctx context.Context) {
 // inbox.Store.Run call it regularly.
 func (r *Relay) Purge(ctx context.Context) (int, error) {
 	const batch = 1000
+	var now int64
+	if err := r.db.GetContext(ctx, &now, r.db.Dialect.Now); err != nil {
+		return 0, fmt.Errorf("outbox: purge: %w", database.Explain(err))
+	}
 	total := 0
 	for {
-		n, err := r.db.Exec(ctx, r.sql.PurgeSent, batch)
+		n, err := r.db.Exec(ctx, r.sql.PurgeSent, now, batch)
 		total += int(n)
 		if err != nil {
 			return total, fmt.Errorf("outbox: purge: %w", database.Explain(err))

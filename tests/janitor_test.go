@@ -1,6 +1,7 @@
 package tests_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/inbox/lease"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -132,5 +134,25 @@ func TestConsumersAreKnown(t *testing.T) {
 		assert.True(t, known[1].PurgeLine.IsZero())
 		_, err = admin.New(b.store).Expired(t.Context(), 0)
 		require.ErrorContains(t, err, "too few")
+	}))
+}
+
+// A purge ends, however many of the messages that a relay has kept expire meanwhile.
+func TestAPurgeDeletesWhatHadExpiredWhenItBegan(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
+		pool, stored := faults.Open(t, b.db), 0
+		store := b.newStore(pool.DB, inbox.Config{})
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if call == faults.Begin && stored < 20_000 {
+				stored += 1000
+				b.exec(`INSERT INTO millrace_outbox (topic, uuid, key_hash, created_at, due_at, status)
+					SELECT '1', '1', 1, 1, ?, 4 FROM `+b.db.Numbers(1000), time.Now().UnixMicro())
+			}
+			return nil
+		}})
+		rig.Purge(t, store)
+		assert.Positive(t, stored)
+		assert.Equal(t, stored, b.count(`SELECT COUNT(*) FROM millrace_outbox`))
 	}))
 }

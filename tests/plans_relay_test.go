@@ -54,7 +54,7 @@ func relayed(token int64) []struct {
 		{"SetAside", []any{dialect.Asides([]dialect.Aside{{ID: 15, Status: 1}}), token}},
 		{"KeepSent", []any{dialect.Pairs([]dialect.Row{{ID: 16}}), 0, token}},
 		{"DeleteSent", []any{dialect.Pairs([]dialect.Row{{ID: 17}}), token}},
-		{"PurgeSent", []any{1000}},
+		{"PurgeSent", []any{time.Now().UnixMicro(), 1000}},
 	}
 }
 

@@ -169,6 +169,7 @@ func stepNotCalled(t *testing.T, b *bed) {
 				first.SetContext(ctx)
 				_, err := leased(first)
 				require.Error(t, err)
+				assert.NotErrorIs(t, err, inbox.ErrInDoubt, "the next attempt does it")
 				require.Len(t, p.ids, calls)
 				pool.Set(faults.Plan{})
 				return leased

@@ -180,7 +180,11 @@ func TestFewTextsStoreAnyNumberOfRows(t *testing.T) {
 			texts[dialect.InsertMany(`INSERT INTO t (c) VALUES (?)`, some)] = true
 			rest -= some
 		}
-		require.LessOrEqual(t, statements, 2, n)
+		most := 1 // what a batch stores takes no savepoint
+		if n > 500 {
+			most = 2
+		}
+		require.LessOrEqual(t, statements, most, n)
 	}
-	assert.Len(t, texts, 109)
+	assert.Len(t, texts, 505)
 }

@@ -101,7 +101,7 @@ var mysqlOutbox = Outbox{
 
 	PurgeSent: `
 		DELETE FROM millrace_outbox
-		WHERE status = 4 AND due_at < {now}
+		WHERE status = 4 AND due_at < ?
 		ORDER BY due_at
 		LIMIT ?`,
 	CountBacklog: `

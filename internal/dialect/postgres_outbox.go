@@ -140,9 +140,9 @@ var postgresOutbox = Outbox{
 		DELETE FROM millrace_outbox
 		WHERE id = ANY(ARRAY(
 			SELECT id FROM millrace_outbox
-			WHERE status = 4 AND due_at < (SELECT {now}) AND ($1::BIGINT` + postgresPlanned + `
+			WHERE status = 4 AND due_at < (SELECT $1::BIGINT) AND ($1::BIGINT` + postgresPlanned + `
 			ORDER BY due_at, id
-			LIMIT (SELECT $1::BIGINT)
+			LIMIT (SELECT $2::BIGINT)
 			FOR UPDATE SKIP LOCKED))`,
 	CountBacklog: `
 		SELECT 0 AS status, COUNT(*) AS messages, COALESCE({now} - MIN(created_at), 0) AS age

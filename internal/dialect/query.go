@@ -76,12 +76,13 @@ func InsertMany(insert string, n int) string {
 	return head + "VALUES " + row + repeated(", ", row, n)
 }
 
-// AtOnce returns how many of n rows an INSERT of many stores: hundreds, and the rest by another. Drivers and servers keep
-// each text that they have prepared, so not each number of rows may have one.
+// AtOnce returns how many of n rows an INSERT of many stores: up to 500 all of them, so that batches need no second one, and
+// of more whole hundreds, with the rest by another. Drivers and servers keep each text that they have prepared, so not each
+// number of rows may have one.
 func AtOnce(n int) int {
-	const many = 100
-	if n > many {
-		n -= n % many
+	const exact = 500
+	if n > exact {
+		n -= n % 100
 	}
 	return n
 }

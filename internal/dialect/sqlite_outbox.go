@@ -85,7 +85,7 @@ var sqliteOutbox = Outbox{
 		DELETE FROM millrace_outbox
 		WHERE id IN (
 			SELECT id FROM millrace_outbox
-			WHERE status = 4 AND due_at < (SELECT {now}) ORDER BY due_at LIMIT ?)`,
+			WHERE status = 4 AND due_at < ? ORDER BY due_at LIMIT ?)`,
 	CountBacklog: `
 		SELECT 0 AS status, COUNT(*) AS messages, COALESCE({now} - MIN(created_at), 0) AS age
 		FROM (

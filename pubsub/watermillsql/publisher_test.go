@@ -147,7 +147,7 @@ func TestFewStatementsArePrepared(t *testing.T) {
 			return nil
 		}})
 		var sent []string
-		for _, n := range []int{101, 102, 201, 202, 301, 302, 401, 402, 501, 502} {
+		for _, n := range []int{501, 502, 601, 602, 701, 702, 801, 802, 901, 902} {
 			msgs := make([]*message.Message, n)
 			for i := range msgs {
 				msgs[i] = newMessage(fmt.Sprintf("%d of %d", i, n))

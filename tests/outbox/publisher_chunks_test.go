@@ -177,7 +177,8 @@ func statements(t *testing.T, db *testdb.DB) {
 		{20, 50 << 10, "INSERT(20)", "INSERT(20)"},
 		{22, 50 << 10, save + "INSERT(20) INSERT(2)" + keep, "BEGIN " + save + "INSERT(20) INSERT(2)" + keep + " COMMIT"},
 		{2, 1100 << 10, save + "INSERT(1) INSERT(1)" + keep, "BEGIN " + save + "INSERT(1) INSERT(1)" + keep + " COMMIT"},
-		{299, 0, save + "INSERT(200) INSERT(99)" + keep, "BEGIN " + save + "INSERT(200) INSERT(99)" + keep + " COMMIT"}, // few texts to prepare
+		{500, 0, "INSERT(500)", "INSERT(500)"},
+		{699, 0, save + "INSERT(600) INSERT(99)" + keep, "BEGIN " + save + "INSERT(600) INSERT(99)" + keep + " COMMIT"}, // few texts to prepare
 		{1000, 0, "INSERT(1000)", ""},
 		{1001, 0, save + "INSERT(1000) INSERT(1)" + keep, ""},
 	} {
