@@ -38,7 +38,7 @@ func (f *floor) seen(now time.Time, id int64) {
 // lacks reports whether a look found keyed messages, the first for a long time, but started from
 // a floor of the short horizon: earlier ones of their keys may lie below it.
 func (f *floor) lacks(r *reading, now time.Time) bool {
-	if r.after == 0 || f.isKeyed(now) || !slices.ContainsFunc(r.letters, func(l *letter) bool { return l.keyed }) {
+	if r.after == 0 || f.rare || f.isKeyed(now) || !slices.ContainsFunc(r.letters, func(l *letter) bool { return l.keyed }) {
 		return false
 	}
 	f.keyed = now
@@ -65,20 +65,24 @@ func (f *floor) id(now time.Time) int64 {
 func (f *floor) before(began time.Time) int64 { return f.upTo(began.Add(-horizon)) }
 
 // drop gives the floor up until a sweep is cut off: another server may have smaller ids.
-func (f *floor) drop() {
+func (f *floor) drop(now time.Time) {
 	if len(f.marks) > 0 {
-		f.kept = f.marks
+		f.kept = olderThan(now.Add(-horizon), f.marks)
 	}
 	f.marks = nil
 }
 
-// recall makes the floor what it was when a sweep began that was cut off: it will do as well for
-// another server that lacks the last ids that this one had.
+// recall makes the floor what it was before it was dropped, or before a sweep began that was cut off: it
+// will do as well for another server that lacks the last ids that this one had.
 func (f *floor) recall(began time.Time) {
 	if len(f.marks) == 0 {
 		f.marks = f.kept
 	}
-	f.marks = slices.DeleteFunc(slices.Clone(f.marks), func(m mark) bool { return !m.at.Before(began.Add(-horizon)) })
+	f.marks = olderThan(began.Add(-horizon), f.marks)
+}
+
+func olderThan(at time.Time, marks []mark) []mark {
+	return slices.DeleteFunc(slices.Clone(marks), func(m mark) bool { return !m.at.Before(at) })
 }
 
 func (f *floor) upTo(at time.Time) (id int64) {

@@ -246,7 +246,7 @@ func (p *pump) walked(r *reading, now time.Time) {
 	}
 	if r.walkErr != nil {
 		w.failures++
-		w.at = now.Add(growing(w.failures, time.Second, walkEvery))
+		w.at = now.Add(max(growing(w.failures, time.Second, walkEvery), sweepRest*now.Sub(r.began)))
 		w.on = w.on && !p.once
 		p.log.Error("outbox: the relay cannot list the keys; retrying", database.Explain(r.walkErr), nil)
 		p.fail(r.walkErr)

@@ -58,7 +58,10 @@ func (d *tables) look(ctx context.Context, r *reading) (err error) {
 	switch r.kind {
 	case keys:
 		return d.lookForKeys(ctx, r)
-	case due:
+	case due: // what is due later first, or else one that becomes due in between would be in neither
+		if err = d.db.GetContext(ctx, &r.nextDue, d.sql.SelectLaterDue, r.shards.mask(), shardCount); err != nil {
+			return fmt.Errorf("read when the next retry is due: %w", err)
+		}
 		r.letters, err = d.messages(ctx, d.sql.SelectDue, r.window, r.shards.mask(), shardCount, r.limit)
 	default:
 		if err = d.lookForChanges(ctx, r); err != nil {
@@ -90,9 +93,6 @@ func (d *tables) messages(ctx context.Context, query string, args ...any) ([]*le
 
 // lookAside reads what r asks for besides messages.
 func (d *tables) lookAside(ctx context.Context, r *reading) error {
-	if r.walks {
-		r.walkErr = d.walk(ctx, r)
-	}
 	if r.ends && len(r.letters) == r.limit {
 		last := r.letters[r.limit-1].id
 		var beyond sql.NullInt64
@@ -100,6 +100,9 @@ func (d *tables) lookAside(ctx context.Context, r *reading) error {
 			return fmt.Errorf("read the greatest id: %w", err)
 		}
 		r.highest = max(last, beyond.Int64)
+	}
+	if r.walks { // last, because it may be cut off
+		r.walkErr = d.walk(ctx, r)
 	}
 	return nil
 }

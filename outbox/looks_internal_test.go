@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -299,4 +300,19 @@ func TestAnAnswerThatIsLostIsNobodyElsesChange(t *testing.T) {
 	loses()
 	p.flushAll(t)
 	assert.True(t, log.HasError(errChanged), "somebody else has deleted what the second statement was for")
+}
+
+// Rows that somebody's transaction can still see make a walk long: what was read before it goes out all the same.
+func TestAWalkThatIsCutOffTakesNoPageWithIt(t *testing.T) {
+	p := newLeasedPump(t, RelayConfig{Batch: 4})
+	p.put(t, "hot", dialect.OutboxPending, 1, 2, 3, 4)
+	endless := *p.sql
+	endless.ListKeys = `WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n WHERE i < 0 AND ? <> ?`
+	p.sql = &endless
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	r := &reading{kind: pending, limit: 4, shards: p.shards, window: dialect.IDs([]int64{}), walks: true, walkFrom: math.MinInt64, ends: true}
+	require.NoError(t, p.look(ctx, r))
+	assert.Len(t, r.letters, 4)
+	assert.Error(t, r.walkErr)
 }

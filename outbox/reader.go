@@ -194,6 +194,7 @@ func (p *pump) took(r *reading) {
 	switch r.kind {
 	case due:
 		p.reader.dueDone = len(r.letters) < r.limit
+		p.noteDue(r)
 		for _, l := range r.letters {
 			p.take(l, now)
 		}
@@ -230,7 +231,7 @@ func (p *pump) tookPending(r *reading, now time.Time) {
 	}
 	p.paged(r, now)
 	p.reader.tail.follow(r, back, p.once)
-	p.reader.tail.rest = now.Add(p.patience() * now.Sub(r.began))
+	p.reader.tail.rest = now.Add(min(p.patience()*now.Sub(r.began), sweepEvery))
 }
 
 // patience is for how long, in multiples of the last look, the relay leaves a backlog alone and
@@ -275,16 +276,16 @@ func (p *pump) paged(r *reading, now time.Time) {
 	if r.aside {
 		rd.rest(now.Sub(r.began), now)
 		rd.floor.kept = nil
-		p.noteDue(r, now)
+		p.noteDue(r)
 		p.tookHeads(r)
 	}
 	rd.exhausted = r.aside && len(r.letters) < r.limit && (rd.dueDone || !rd.dueBy(now)) && !rd.walk.on
 }
 
 // noteDue notes when the next retry is due.
-func (p *pump) noteDue(r *reading, now time.Time) {
+func (p *pump) noteDue(r *reading) {
 	if r.nextDue.Valid {
-		p.dueIn(now, time.Duration(r.nextDue.Int64)*time.Microsecond)
+		p.dueIn(r.began, time.Duration(r.nextDue.Int64)*time.Microsecond)
 	}
 }
 
@@ -361,7 +362,7 @@ func (p *pump) tailPaged(r *reading, now time.Time, asked int) {
 		rd.hungry = true
 	}
 	if 2*asked > len(r.letters) { // looks for keys will find those
-		rd.tail.next = now.Add(restful / 2 * now.Sub(r.began))
+		rd.tail.next = now.Add(min(restful/2*now.Sub(r.began), sweepEvery))
 	}
 	rd.lookAt = now.Add(soonest)
 	p.walked(r, now)

@@ -3,7 +3,6 @@ package outbox
 import (
 	"database/sql"
 	"errors"
-	"math"
 	"testing"
 	"time"
 
@@ -162,7 +161,7 @@ func TestABatchLooksForWhatIsDueOnce(t *testing.T) {
 	p := newTestPump(t, oneLane(RelayConfig{}))
 	p.once = true
 	late := sql.NullInt64{Int64: -1, Valid: true}
-	sweep := &reading{kind: pending, aside: true, limit: 2, shards: p.shards, nextDue: late}
+	sweep := &reading{kind: pending, aside: true, limit: 2, shards: p.shards, nextDue: late, began: time.Now()}
 	p.took(sweep)
 	assert.False(t, p.cannotTake())
 	p.took(&reading{kind: due, limit: 2, shards: p.shards, letters: []*letter{mail(1, "", "t"), mail(2, "", "t")}})
@@ -209,102 +208,6 @@ func TestADatabaseThatCouldNotBeReadIsReadFromTheStart(t *testing.T) {
 	s.took(&reading{kind: due, began: time.Now(), err: errDatabase})
 	assert.Zero(t, s.reader.floor.id(time.Now()), "another server may have taken over, with smaller ids")
 	assert.True(t, s.next().aside)
-}
-
-// sweeps is a pump that looks for new messages alone.
-type sweeps struct {
-	*pump
-	t *testing.T
-}
-
-func newSweeps(t *testing.T) sweeps {
-	return sweeps{newPumpOf(t, newTestRelay(t, oneLane(RelayConfig{}))), t}
-}
-
-func (s sweeps) next() *reading {
-	s.reader.last, s.reader.lookAt, s.reader.hungry = due, time.Time{}, true // pending comes next
-	s.read(s.t.Context())
-	return s.await(s.t)
-}
-
-// ends has a sweep end that took some time.
-func (s sweeps) ends(took time.Duration, err error) {
-	s.reader.sweepAt = time.Time{}
-	r := s.next()
-	require.True(s.t, r.aside)
-	r.began, r.err = time.Now().Add(-took), err
-	s.took(r)
-}
-
-// rests reports whether the next sweep is far.
-func (s sweeps) rests() bool { return time.Until(s.reader.sweepAt) > time.Minute }
-
-func read(ago time.Duration, id int64) mark { return mark{time.Now().Add(-ago), id} }
-
-// Rows that are deleted cost a sweep time while somebody's transaction can still see them: new
-// messages are read all the same.
-func TestSweepsThatTakeLongRest(t *testing.T) {
-	const long = 20 * time.Second
-	s := newSweeps(t)
-	s.ends(-time.Second, nil)
-	s.ends(long, nil)
-	assert.False(t, s.rests(), "it may have waited for a connection")
-	s.reader.floor.marks = []mark{read(10*time.Second, 7)}
-	require.Equal(t, int64(7), s.reader.floor.id(time.Now()))
-	s.ends(long, nil)
-	assert.True(t, s.rests())
-	assert.Zero(t, s.reader.floor.id(time.Now()), "few transactions should have to wait for a sweep")
-	s.ends(-time.Second, nil)
-	assert.False(t, s.rests())
-}
-
-// As long as each sweep is cut off, looks begin at the floor, whatever else fails.
-func TestSweepsThatAreCutOffRest(t *testing.T) {
-	const long = 20 * time.Second
-	s := newSweeps(t)
-	s.reader.at = math.MaxInt64
-	s.reader.floor.marks = []mark{read(time.Hour, 7), read(65*time.Second, 8), read(35*time.Second, 9)}
-	s.ends(long, errDatabase)
-	s.ends(long, errDatabase)
-	assert.True(t, s.rests())
-	r := s.next()
-	assert.False(t, r.aside)
-	assert.Equal(t, int64(8), r.after, "another server may have taken over, without the ids of the last half a minute")
-	r.began, r.err = time.Now(), errDatabase
-	s.took(r)
-	s.ends(long, errDatabase)
-	r = s.next()
-	assert.False(t, r.aside)
-	assert.Equal(t, int64(8), r.after, "also once another look has failed")
-	s.took(r)
-	s.took(&reading{kind: due, began: time.Now(), err: errDatabase})
-	s.ends(-time.Second, nil) // of another server, maybe
-	s.ends(long, errDatabase)
-	assert.Zero(t, s.reader.floor.id(time.Now()), "nothing has been read since")
-}
-
-// Whatever a sweep finds out before it is cut off counts: an operator's retry, and a head that was discarded.
-func TestASweepThatIsCutOffTellsOfRetries(t *testing.T) {
-	s := newSweeps(t)
-	s.reader.dueAt = time.Time{}
-	s.took(&reading{
-		kind: pending, aside: true, epoch: s.reader.epoch, began: time.Now().Add(-time.Minute), err: errDatabase,
-		nextDue: sql.NullInt64{Valid: true},
-	})
-	assert.False(t, s.reader.dueAt.IsZero())
-}
-
-// A sweep of before must not put off that of shards which came meanwhile.
-func TestASweepThatFailsAfterNewShardsCame(t *testing.T) {
-	s := newSweeps(t)
-	r := s.next()
-	require.True(t, r.aside)
-	s.shards = 1
-	s.assign(t.Context(), allShards)
-	r.began, r.err = time.Now().Add(-lookTimeout), errDatabase
-	s.reader.swept = lookTimeout
-	s.took(r)
-	assert.Zero(t, s.reader.sweepAt)
 }
 
 // A look that takes too long would do so again.

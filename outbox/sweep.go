@@ -23,7 +23,7 @@ const (
 func (r *reader) rest(took time.Duration, now time.Time) {
 	pause := max(sweepEvery, sweepRest*min(took, r.swept))
 	r.swept = took
-	r.sweepAt, r.floor.rare = now.Add(pause), pause > sweepEvery
+	r.sweepAt, r.floor.rare = now.Add(pause), pause > 5*sweepEvery
 }
 
 // readFailed logs a failed look and makes the next one wait, longer with each failure.
@@ -35,13 +35,17 @@ func (p *pump) readFailed(now time.Time, r *reading) {
 		p.log.Error("outbox: the relay cannot read the outbox; retrying", database.Explain(r.err), nil)
 	}
 	rd.hungry, rd.tail = true, tail{}
-	if took := now.Sub(r.began); r.aside && r.epoch == rd.epoch && took > longSweep {
+	took := now.Sub(r.began)
+	cut := r.epoch == rd.epoch && took > longSweep
+	switch {
+	case cut && r.aside:
 		rd.floor.recall(r.began) // new messages are read all the same
 		rd.rest(took, now)
-		p.noteDue(r, now)
+		p.noteDue(r)
 		p.tookHeads(r)
-	} else { // the next answer may be of another server
-		rd.floor.drop()
+	case cut && rd.floor.rare: // as the sweeps are, which rest
+	default: // the next answer may be of another server
+		rd.floor.drop(now)
 		rd.sweepAt = time.Time{}
 	}
 	rd.lookAt = now.Add(growing(rd.failures, 100*time.Millisecond, 5*time.Second))

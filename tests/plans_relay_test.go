@@ -41,6 +41,7 @@ func relayed(token int64) []struct {
 		{"SelectPending", []any{ids, 0, 1, 1, 500}},
 		{"SelectDue", []any{ids, 1, 1, 500}},
 		{"SelectNextDue", []any{1, 1}},
+		{"SelectLaterDue", []any{1, 1}},
 		{"SelectAside", []any{dialect.IDs([]int64{1, 2, 3})}},
 		{"SelectKey", []any{dialect.Key{Hash: 7, Limit: 62}}},
 		{"SelectKey", []any{dialect.Key{Hash: 7, After: 1000, Limit: 62}}},

@@ -53,6 +53,13 @@ var mysqlOutbox = Outbox{
 			WHERE status = 1 AND (? >> ABS(key_hash % ?)) & 1 = 1
 			ORDER BY due_at, id
 			LIMIT 1) counted`,
+	SelectLaterDue: `
+		SELECT MIN(due_at) - {now}
+		FROM (
+			SELECT due_at FROM millrace_outbox FORCE INDEX (by_status)
+			WHERE status = 1 AND due_at > (SELECT {now}) AND (? >> ABS(key_hash % ?)) & 1 = 1
+			ORDER BY due_at, id
+			LIMIT 1) counted`,
 	SelectAside: `
 		SELECT o.id
 		FROM ` + mysqlIDs + `

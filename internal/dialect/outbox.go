@@ -22,7 +22,10 @@ type Outbox struct {
 	// the unsent message before it; for a long key it may return -1: there may be one.
 	SelectPending string
 	SelectDue     string
-	SelectNextDue string
+
+	// SelectNextDue returns how soon the next retry is due, SelectLaterDue how soon the next that is not due yet.
+	SelectNextDue  string
+	SelectLaterDue string
 
 	// SelectAside returns which of these messages are still set aside.
 	SelectAside string

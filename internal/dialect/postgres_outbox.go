@@ -58,6 +58,13 @@ var postgresOutbox = Outbox{
 			WHERE status = 1 AND ($1::BIGINT >> ABS(key_hash % $2)::INTEGER) & 1 <> 0` + postgresFresh + `
 			ORDER BY due_at, id
 			LIMIT (SELECT 1)) first`,
+	SelectLaterDue: `
+		SELECT MIN(due_at) - {now}
+		FROM (
+			SELECT due_at FROM millrace_outbox
+			WHERE status = 1 AND due_at > (SELECT {now}) AND ($1::BIGINT >> ABS(key_hash % $2)::INTEGER) & 1 <> 0` + postgresFresh + `
+			ORDER BY due_at, id
+			LIMIT (SELECT 1)) first`,
 	SelectAside: `
 		SELECT id FROM millrace_outbox
 		WHERE id = ` + postgresIDs + postgresFresh + ` AND status IN (1, 3)`,

@@ -30,6 +30,13 @@ var sqliteOutbox = Outbox{
 			WHERE status = 1 AND (? >> ABS(key_hash % ?)) & 1 = 1
 			ORDER BY due_at, id
 			LIMIT 1) counted`,
+	SelectLaterDue: `
+		SELECT MIN(due_at) - {now}
+		FROM (
+			SELECT due_at FROM millrace_outbox INDEXED BY ix_millrace_outbox_status
+			WHERE status = 1 AND due_at > (SELECT {now}) AND (? >> ABS(key_hash % ?)) & 1 = 1
+			ORDER BY due_at, id
+			LIMIT 1) counted`,
 	SelectAside: `
 		WITH ids AS (SELECT value FROM json_each(?))
 		SELECT id FROM millrace_outbox
