@@ -155,6 +155,16 @@ func (r *batchRun) pass(runs []*run) (aside []*member, err error) {
 	if err := r.lockAggregates(runs); err != nil {
 		return nil, err
 	}
+	if r.gate.seeks() {
+		for _, one := range runs {
+			if one.row.Token == r.whole.token {
+				r.begun = append(r.begun, one.members[0].version)
+			}
+		}
+		if len(r.begun) > 0 {
+			return nil, errPostponed
+		}
+	}
 	holds, latest := r.holds(), r.latest()
 	for _, one := range runs {
 		if latest {
@@ -273,11 +283,15 @@ func (r *batchRun) lockAggregates(runs []*run) error {
 		return nil
 	}
 	var args []any
+	token := int64(0)
+	if r.gate.seeks() {
+		token = whole.token
+	}
 	ids, rows := make([][]byte, 0, len(runs)), make(map[string]*stored.Aggregate, len(runs))
 	for _, one := range runs {
 		m := one.members[0]
 		first := r.gate.first(m.delivery.msg, m.version.Number)
-		args = append(args, whole.id32, one.id, first-1, first, 0, []byte{}, 0)
+		args = append(args, whole.id32, one.id, first-1, first, token, []byte{}, 0)
 		ids, rows[string(one.id)] = append(ids, one.id), &one.row
 	}
 	statement := d.Impatient(dialect.Rows(d.Gate.LockAggregates, len(runs)))

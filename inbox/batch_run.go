@@ -125,6 +125,7 @@ type batchRun struct {
 	ctx     context.Context //nolint:containedctx // given to the handler
 	leave   func()          // gives the slot back
 	lineup  *lineup         // of its aggregates
+	begun   []versioned     // where aggregates begin that are new, to be recorded before the batch is tried again
 }
 
 // all returns the messages whose keys r has claimed.
@@ -135,6 +136,9 @@ func (r *batchRun) all() []*member { return slices.Concat(r.members, r.aside) }
 func (r *batchRun) retreat(aside []*member, err error) (next [][]*member) {
 	s := r.consumer.store
 	r.end() // before any of them claims its key again
+	if len(r.begun) > 0 {
+		err = r.consumer.begin(r.members[0].batch.ctx, r.whole.id32, r.begun)
+	}
 	if err != nil {
 		aside = r.all()
 		if dialect.Classify(s.db.Noticed(err)) == dialect.Contention {

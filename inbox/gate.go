@@ -172,6 +172,11 @@ func (cl *claim) decide(g *gate, versions []versioned) error {
 	if err != nil || cl.verdict == admitted && len(cl.advances) > 0 {
 		return err
 	}
+	if begun := cl.begun(g, versions, rows); len(begun) > 0 {
+		consumer := cl.id32
+		cl.postpone(func(ctx context.Context) error { return cl.consumer.begin(ctx, consumer, begun) })
+		return nil
+	}
 	return cl.judgeVersions(g, versions, rows)
 }
 
@@ -232,7 +237,7 @@ func (cl *claim) lockOne(g *gate, v versioned, advance bool) (row stored.Aggrega
 	}
 	if !advance {
 		below = math.MinInt64
-	} else if v.Number == first || g.jumps(cl.gated) && v.Number > first {
+	} else if !g.seeks() && (v.Number == first || g.jumps(cl.gated) && v.Number > first) {
 		fresh = v.Number
 	}
 	args := []any{cl.id32, v.id, fresh, first, cl.token, cl.id, cl.hash, from, below, v.Number}

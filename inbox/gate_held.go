@@ -117,8 +117,10 @@ func (cl *claim) store() error {
 	if cl.lease != nil {
 		status, lease = stored.InProgress, cl.lease.token
 	}
+	// What is parked leaves the order of its queue: it was not tried, nothing behind it needs it, and its predecessor
+	// may stand there.
 	n, err := database.Affected(cl.tx.ExecContext(ctx, s.dialect.Gate.HoldMessage, open.status, noteText(open.reason),
-		cl.waitsFor.id, cl.waitsFor.Number, cl.because.early(), open.delay, cl.id32, cl.id, status, lease))
+		cl.waitsFor.id, cl.waitsFor.Number, open.status == stored.Parked, open.delay, cl.id32, cl.id, status, lease))
 	if err == nil && n != 1 {
 		err = ErrLost
 	}
@@ -130,11 +132,6 @@ func (cl *claim) store() error {
 	}
 	return nil
 }
-
-// early reports whether a message is parked because too many wait for its predecessor. It leaves
-// the order of its queue: the predecessor may stand behind it, and only the gate knows when it can
-// run.
-func (w why) early() bool { return w.reason == ReasonTooManyHeld }
 
 // release releases, in the transaction that advances an aggregate, the messages held for it.
 func (cl *claim) release(ctx context.Context, tx *sqlx.Tx) error {

@@ -31,7 +31,7 @@ type Gate struct {
 	LockAggregate string
 
 	// Messages that wait for a version. ExpireHeld removes the message from its order key, HoldMessage
-	// if its argument says so: a message parked because its predecessor is missing must block no other.
+	// if its argument says so: a message that the gate parked must block no other.
 	HoldMessage string
 	ExpireHeld  string
 	RaiseHeld   string

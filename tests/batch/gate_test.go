@@ -120,6 +120,23 @@ var gateBodies = []testdb.Body{
 		assert.Equal(t, 20, b.version("bob"))
 		assert.Equal(t, 40, b.effects())
 	})},
+	{Name: "a beginning that is seen, in a batch that fails", Why: "no later version becomes the beginning meanwhile", Run: testdb.With(newGateBed,
+		func(t *testing.T, b *bed) {
+			var seen sizes
+			var failed atomic.Bool
+			firstSeen := func(b *millrace.Batch) { soon(b); b.Gate.First = inbox.FirstSeen }
+			h := b.batch(3, seen.of(func(ctx context.Context, msgs []*message.Message) error {
+				if len(msgs) > 1 || msgs[0].Metadata.Get(inbox.VersionField) == "4" && !failed.Swap(true) {
+					return errBoom
+				}
+				return apply(ctx, msgs)
+			}), firstSeen)
+			b.untilAll(h, b.versions("ada", 4, 6))
+			assert.Equal(t, 3, b.effects(), "none was parked")
+			b.must(b.batch(3, seen.of(apply), firstSeen, func(b *millrace.Batch) { b.Linger = rig.Patience }), b.versions("bob", 7, 9))
+			all := seen.seen()
+			assert.Equal(t, 3, all[len(all)-1], "in one batch")
+		})},
 	{Name: "a gap", Why: "the message behind it goes back, and the others are handled", Run: testdb.With(newGateBed, func(t *testing.T, b *bed) {
 		msgs := append(b.versions("ada", 1, 2), b.versions("ada", 4, 4)...)
 		errs := b.errs(start(b.batch(3, follow, ordered), msgs))

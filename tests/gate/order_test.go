@@ -39,6 +39,14 @@ var orderBodies = []testdb.Body{
 		})},
 	{Name: "a gap that fails, and the aggregate as order key", Why: "the predecessor stands behind what would come again",
 		Run: patient(millrace.VersionGate{OnGap: inbox.GapFail})},
+	{Name: "a version that comes twice, and the aggregate as order key", Why: "nothing behind it needs what the gate parked", Run: testdb.With(newTunedBed,
+		func(t *testing.T, b *bed) {
+			b.line(byAggregate, change("a", 1), change("a", 1), change("a", 2))
+			b.ordered(millrace.VersionGate{}, byAggregate)
+			rig.Eventually(b, "the line goes on", func() bool { return len(b.applied("a")) == 2 })
+			assert.Equal(t, upTo(2), b.applied("a"))
+			assert.Equal(t, 1, b.open(admin.Parked))
+		})},
 	{Name: "parked for its predecessor, which comes late", Why: "nobody can do anything with it before that one passes",
 		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 			b.store = b.newStore(b.db.DB, inbox.Config{PurgeInterval: 20 * time.Millisecond})

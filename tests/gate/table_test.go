@@ -93,6 +93,7 @@ var tableBodies = []testdb.Body{
 		must(t, b.gated(b.process(), millrace.VersionGate{First: inbox.FirstIsZero}, handler), change("d2", 0), change("d2", 1))
 		assert.Equal(t, []int64{0, 1}, b.applied("d2"))
 	})},
+	{Name: "the first that is seen fails", Why: "its aggregate begins with it all the same, and its successor waits", Run: testdb.With(newBed, firstSeenFails)},
 	{Name: "before the beginning, in each process", Why: "what a process remembers of an aggregate changes no answer", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		gate := millrace.VersionGate{Starts: starts}
 		h := b.gated(b.store, gate, handler)
