@@ -39,8 +39,8 @@ type Config struct {
 	// seconds.
 	Interval time.Duration
 
-	// Strict answers 503 for every problem that does not go away by itself. Leave it off for
-	// Kubernetes: one parked message would take every process of the service away.
+	// Strict answers 503 if the severity of a problem is error. Leave it off for Kubernetes: one
+	// parked message would take every process of the service away.
 	Strict bool
 }
 

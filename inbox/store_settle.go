@@ -193,14 +193,20 @@ func (s *Store) outcomesFrom(ctx context.Context, age time.Duration, offset, lim
 // metadata, and settles them. It is for messages that the broker never redelivered: choose an age
 // above any redelivery delay, else the broker gets the outcome twice. An outcome that cannot be
 // published does not stop the others. Redispatch returns how many it sent. One call tries the
-// thousand oldest; the next call skips those that could not be sent, and once a call reaches the
-// last outcome, the call after it begins with the oldest again.
+// thousand oldest, or ends when ctx does, or after ten in a row that could not be published; the
+// next call skips those that could not be sent, and once a call reaches the last outcome, the call
+// after it begins with the oldest again.
 func (s *Store) Redispatch(ctx context.Context, to message.Publisher, age time.Duration) (sent int, err error) {
-	const atOnce = 1000
+	const atOnce, inARow = 1000, 10
 	stayed := int(s.stayed.Load())
 	outcomes, read, err := s.unsettledFrom(ctx, age, stayed, atOnce)
 	failures := []error{err}
-	for _, o := range outcomes {
+	failed := 0
+	for i, o := range outcomes {
+		if ctx.Err() != nil || failed == inARow { // the broker is out: the next call goes on here
+			s.stayed.Store(int64(stayed + i - sent))
+			return sent, errors.Join(append(failures, ctx.Err())...)
+		}
 		var err error
 		if len(o.Messages) > 0 { // else they are erased
 			err = s.counted(publishTo(to, o.Topic, o.Messages))
@@ -208,8 +214,10 @@ func (s *Store) Redispatch(ctx context.Context, to message.Publisher, age time.D
 		if err != nil {
 			failures = append(failures, fmt.Errorf("inbox: redispatch consumer %q, message %q to %q: %w",
 				o.Consumer, o.MessageID, o.Topic, err))
+			failed++
 			continue
 		}
+		failed = 0
 		if err := s.deleteOutcomes(ctx, map[int32][][]byte{o.ConsumerID: {o.ID}}); err != nil {
 			return sent, errors.Join(append(failures, fmt.Errorf("inbox: redispatch: %w", database.Explain(err)))...)
 		}

@@ -47,3 +47,10 @@ func (h *heeding) Publish(_ string, msgs ...*message.Message) error {
 	}
 	return nil
 }
+
+// counting is a publisher that tells of each call, and fails.
+type counting struct{ call func() }
+
+func (c *counting) Publish(string, ...*message.Message) error { c.call(); return errBoom }
+
+func (*counting) Close() error { return nil }

@@ -27,29 +27,34 @@ func newStore(lc fx.Lifecycle, db *sqlx.DB) (*inbox.Store, error) {
 }
 
 // newRouter takes the store, so fx closes the router first.
-func newRouter(lc fx.Lifecycle, store *inbox.Store) (*message.Router, error) {
+func newRouter(lc fx.Lifecycle, stop fx.Shutdowner, store *inbox.Store) (*message.Router, error) {
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	if err != nil {
 		return nil, err
 	}
 	millrace.Inbox{Store: store}.AddTo(router)
-	lc.Append(fx.StartStopHook(func(ctx context.Context) error { return start(ctx, router) }, router.Close))
+	lc.Append(fx.StartStopHook(func(ctx context.Context) error { return start(ctx, router, stop) }, router.Close))
 	return router, nil
 }
 
-// start returns what keeps the router from starting, such as a wrong setting that the plugin finds.
-func start(ctx context.Context, router *message.Router) error {
+// start returns what keeps the router from starting, such as a wrong setting that the plugin finds. If the router ends later,
+// because its subscribers have closed for instance, the service ends too.
+func start(ctx context.Context, router *message.Router, stop fx.Shutdowner) error {
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(context.WithoutCancel(ctx)) }()
 	select {
 	case <-router.Running():
+		go func() {
+			<-ended
+			_ = stop.Shutdown(fx.ExitCode(1))
+		}()
 		return nil
 	case err := <-ended:
 		return err
 	}
 }
 
-// TestFx starts and stops a service that fx puts together, and delivers an order twice.
+// TestFx starts a service that fx puts together, delivers an order twice, and ends the service's subscription.
 func TestFx(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -73,6 +78,9 @@ func TestFx(t *testing.T) {
 		feed.Send(t, msg)
 		assert.True(t, rig.Answer(t, msg))
 	}
+	require.NoError(t, feed.Close())
+	ended := <-app.Wait()
+	assert.Equal(t, 1, ended.ExitCode)
 	require.NoError(t, app.Stop(t.Context()))
 	assert.Equal(t, 1, db.Count(t, `SELECT COUNT(*) FROM orders`))
 }
