@@ -47,7 +47,9 @@ func NewBuilder(registry prometheus.Registerer, config Config) (*Builder, error)
 // value each time.
 func (b *Builder) Inbox() inbox.Observer { return b.inbox }
 
-// Relay returns the observer for outbox.RelayConfig.Observers: the same value each time.
+// Relay returns the observer for outbox.RelayConfig.Observers: the same value each time. Two relays of a process need a Builder
+// each, whose registerer has a label of its own, as prometheus.WrapRegistererWith makes it: else each relay overwrites
+// millrace_outbox_broker_out and millrace_outbox_owned_shards of the other.
 func (b *Builder) Relay() outbox.Observer { return b.relay }
 
 // Shadow returns the observer for shadow.Config.Observers: the same value each time.
