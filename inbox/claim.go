@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/owned"
+	"github.com/millrace-go/millrace/internal/stored"
 	"github.com/millrace-go/millrace/internal/turns"
 )
 
@@ -28,6 +29,7 @@ type claim struct {
 	over           bool               // committed or rolled back
 	unserved       bool               // the database is down, a setting is wrong or the message too large: pause before the nack
 	answer         string             // how the inbox knew a copy
+	joins          stored.Status      // of the stored message that it is a copy of; 0 if there is none
 	parked         why                // why the message was parked; zero if it was not
 	parkedAsReplay bool               // it was parked because it was replayed
 	queued         bool               // it was replayed, and the queue delivers the stored message that had failed

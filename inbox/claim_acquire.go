@@ -101,6 +101,15 @@ func (cl *claim) acquire() error {
 		}
 		cl.consumer.store.answers(pass)
 		next = following
+		if next == done && cl.joins != 0 {
+			joined, err := cl.join()
+			if err != nil {
+				return err
+			}
+			if !joined {
+				next = look
+			}
+		}
 		if err := cl.lookOnly(next); err != nil {
 			return err
 		}

@@ -78,9 +78,7 @@ var errBeforeTimeout = errors.New("BeforeTimeout ran out")
 
 // failBefore ends a delivery whose Before failed, as if the handler had.
 func (cl *claim) failBefore(cause error) error {
-	if a := cl.queueAttempt(); a != nil {
-		a.failed(cl.ctx, cause, cl.ran())
-	}
+	cl.failed(cause)
 	if cl.records() {
 		if leave, err := cl.consumer.slot(cl.ctx); err == nil {
 			func() {

@@ -105,6 +105,7 @@ func (d *delivery) interrupted(cause error) {
 	if a := d.queueAttempt(); a != nil {
 		a.interrupted(cause)
 	}
+	d.stray()
 }
 
 // fail names the message in err, an error of the inbox.

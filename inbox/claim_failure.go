@@ -203,6 +203,14 @@ func (cl *claim) putFailure(ctx context.Context, tx *sqlx.Tx, cause error) error
 	return s.note(ctx, tx, cl.id32, cl.id, itFailed, cl.ran())
 }
 
+// failed tells the queue, if one delivers cl, why the handler failed.
+func (cl *claim) failed(cause error) {
+	if a := cl.queueAttempt(); a != nil {
+		a.failed(cl.ctx, cause, cl.ran())
+	}
+	cl.stray()
+}
+
 // ran returns the run that failed.
 func (cl *claim) ran() *failedRun { return cl.consumer.store.observers.newRun(cl.ctx, cl.began) }
 

@@ -267,6 +267,9 @@ func (cl *claim) succeed(produced []*message.Message, early bool) {
 	s := cl.consumer.store
 	cl.rememberVersions()
 	cl.end()
+	if a := cl.queueAttempt(); a != nil {
+		a.succeeded()
+	}
 	switch {
 	case cl.queuePublishes(produced):
 		cl.lease.row.Status = stored.Settling
@@ -327,9 +330,7 @@ func (cl *claim) Rollback(cause error) error {
 	if !cl.inDoubt {
 		reopened, cause = cl.takeBack(cause)
 	}
-	if a := cl.queueAttempt(); a != nil {
-		a.failed(cl.ctx, undecodable(cl.msg, cause), cl.ran())
-	}
+	cl.failed(undecodable(cl.msg, cause))
 	if !reopened && cl.records() {
 		cl.recordFailure(cause)
 	}

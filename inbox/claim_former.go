@@ -161,8 +161,7 @@ func (cl *claim) askFormer(ctx context.Context, db sqlx.QueryerContext) (known b
 // awaitFormer returns ErrInProgress for a stored message while the epoch before stores one under its former
 // key. That one moves to this epoch, where only one of the two remains.
 func (cl *claim) awaitFormer(ctx context.Context, db sqlx.QueryerContext) error {
-	var kept int64
-	err := sqlx.GetContext(ctx, db, &kept, cl.consumer.store.dialect.Queue.SelectStored, cl.former32, cl.formerID)
+	_, err := cl.consumer.store.kept(ctx, db, cl.former32, cl.formerID)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil

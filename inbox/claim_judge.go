@@ -78,8 +78,8 @@ var (
 // claimed it yet, storeAside stores nothing and returns errStored: the copy is judged when the queue delivers it.
 func (cl *claim) storeAside(ctx context.Context, tx *sqlx.Tx, open openMessage) error {
 	s := cl.consumer.store
-	var kept int64
-	switch err := tx.GetContext(ctx, &kept, s.dialect.Queue.SelectStored, cl.id32, cl.id); {
+	kept, err := s.kept(ctx, tx, cl.id32, cl.id)
+	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		if err := s.insertMessage(ctx, tx, cl, open); err != nil {
 			return err
@@ -87,9 +87,11 @@ func (cl *claim) storeAside(ctx context.Context, tx *sqlx.Tx, open openMessage) 
 		return s.note(ctx, tx, cl.id32, cl.id, putAside, nil)
 	case err != nil:
 		return fmt.Errorf("look up the stored message: %w", err)
-	case !cl.is(kept):
+	case !cl.is(kept.Hash):
 		return errStoredOther
 	}
+	cl.stray()
+	cl.joins = kept.Status
 	cl.answer = "stored as " + stored.Received.String()
 	return errStored
 }

@@ -52,7 +52,7 @@ func (cl *claim) look() (next move, err error) {
 	ctx, cancel := context.WithTimeout(d.ctx, cl.consumer.config.Timeout)
 	defer cancel()
 	var row lookup
-	cl.openRow, cl.asFirstSent = false, false
+	cl.openRow, cl.asFirstSent, cl.joins = false, false, 0
 	err = row.scan(s.db.QueryRowContext(ctx, s.dialect.Lookup, cl.id32, d.id))
 	if errors.Is(err, sql.ErrNoRows) {
 		return insert, nil // purged, or rolled back
@@ -73,6 +73,9 @@ func (cl *claim) look() (next move, err error) {
 		return retake, nil
 	}
 	status := stored.Status(row.OpenStatus.Int16)
+	if status == stored.InProgress {
+		cl.stray()
+	}
 	if cl.replayed && cl.lease == nil && status.Retryable() && cl.keyless.text == "" {
 		if next, taken, err := cl.takeUp(ctx, row.OpenID.Int64); taken || err != nil {
 			return next, err
@@ -88,6 +91,7 @@ func (cl *claim) look() (next move, err error) {
 	if status == stored.InProgress && cl.lease != nil && !cl.inherited() { // seal checks that the lease is still ours
 		return retake, nil
 	}
+	cl.joins = status
 	cl.answer = "stored as " + status.String()
 	return done, nil
 }
@@ -147,6 +151,9 @@ func (cl *claim) collision() (next move, err error) {
 // duplicate reports a copy that is acked without running the handler. The caller holds no slot.
 func (cl *claim) duplicate() {
 	s, d := cl.consumer.store, cl.delivery
+	if a := d.queueAttempt(); a != nil {
+		a.succeeded()
+	}
 	cl.consumer.tally.duplicates.Add(1)
 	if cl.outcome != nil {
 		s.unsettled.watch(cl)

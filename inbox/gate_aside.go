@@ -18,6 +18,14 @@ func (cl *claim) turnAway(produced []*message.Message) error {
 	}
 	if err := dialect.Unhide(cl.setAside()); errors.Is(err, errStored) {
 		cl.letGo()
+		joined, err := cl.join()
+		if err == nil && !joined {
+			err = ErrLost
+		}
+		if err != nil {
+			cl.interrupted(err)
+			return cl.fail(err)
+		}
 		cl.duplicate()
 		return nil
 	} else if err != nil {

@@ -200,6 +200,13 @@ func (l *leaseDelivery) interrupted(cause error) {
 	}
 }
 
+// handled tells the queue that delivers the message, if there is one, that the message is handled.
+func (l *leaseDelivery) handled() {
+	if a := deliveredBy(l.ctx); a != nil {
+		a.succeeded()
+	}
+}
+
 // reject is interrupted, and delays the nack of a message that no queue delivers from its table, because
 // many sources redeliver it at once.
 func (l *leaseDelivery) reject(cause error) {

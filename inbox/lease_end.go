@@ -24,6 +24,7 @@ func (l *leaseDelivery) finish(produced []*message.Message) error {
 		if err := l.extendOnce(); errors.Is(err, ErrLeaseLost) {
 			return l.doubt(err)
 		}
+		l.handled()
 		go l.outlive(l.confirmWhenAcked, func() { l.letGo(false) })
 		return nil
 	}
@@ -31,6 +32,7 @@ func (l *leaseDelivery) finish(produced []*message.Message) error {
 	if err := l.confirm(); err != nil {
 		return l.doubt(err)
 	}
+	l.handled()
 	l.succeed()
 	return nil
 }
@@ -181,7 +183,7 @@ func (l *leaseDelivery) giveBack(ctx context.Context) error {
 
 func (l *leaseDelivery) end(cause error) error {
 	l.letGo(false)
-	if a := deliveredBy(l.ctx); a != nil {
+	if a := deliveredBy(l.ctx); a != nil && !closed(l.msg.Acked()) { // else the message counts as handled by now
 		a.failed(l.ctx, undecodable(l.msg, cause), l.consumer.leases.observers.newRun(l.ctx, l.began))
 	}
 	if leases := l.consumer.leases; leases.observers.wanted(KindFailed) || leases.debug {

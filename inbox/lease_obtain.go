@@ -144,6 +144,7 @@ func (l *leaseDelivery) start() {
 
 func (l *leaseDelivery) duplicate(reason string) {
 	leases := l.consumer.leases
+	l.handled()
 	l.observeReplayed(replayDuplicate)
 	if !leases.observers.wanted(KindDuplicate) && !leases.debug {
 		return

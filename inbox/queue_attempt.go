@@ -96,6 +96,21 @@ func (a *attempt) interrupted(cause error) {
 	a.seen, a.cause = true, cause
 }
 
+// succeeded notes that the inbox handled the message, or found it handled, whatever became of earlier
+// tries in this delivery.
+func (a *attempt) succeeded() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.seen, a.tried, a.cancelled, a.cause, a.ran = true, true, false, nil, nil
+}
+
+// reached reports whether the message came to the inbox.
+func (a *attempt) reached() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.seen || a.over
+}
+
 // result returns whether the inbox answered the delivery, whether the delivery counts as an
 // attempt, and why it failed, if that is known. A delivery does not count if it was cancelled,
 // because the service closes for instance, or if the inbox did not run the handler.

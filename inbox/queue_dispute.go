@@ -74,8 +74,7 @@ func (q *Queue) parkTwin(ctx context.Context, tx *sqlx.Tx, consumer int32, a *ar
 	if _, err := tx.ExecContext(ctx, q.store.dialect.OpenClaim, consumer, other.id, other.hash, 1); err != nil {
 		return nil, err
 	}
-	var kept int64
-	err = tx.GetContext(ctx, &kept, q.store.dialect.Queue.SelectStored, consumer, other.id)
+	_, err = q.store.kept(ctx, tx, consumer, other.id)
 	if !errors.Is(err, sql.ErrNoRows) {
 		return &other, err // without an error, it is stored already
 	}

@@ -235,7 +235,9 @@ func (q *Queue) knows(ctx context.Context, tx *sqlx.Tx, consumer int32, id []byt
 	err := known.scan(tx.QueryRowContext(ctx, q.store.dialect.Lookup, consumer, id))
 	if errors.Is(err, sql.ErrNoRows) { // a message that was stored on arrival has no claim
 		known.OpenStatus = sql.NullInt16{Int16: int16(stored.Received), Valid: true}
-		err = tx.GetContext(ctx, &known.OpenHash, q.store.dialect.Queue.SelectStored, consumer, id)
+		var kept keptRow
+		kept, err = q.store.kept(ctx, tx, consumer, id)
+		known.OpenHash = sql.NullInt64{Int64: kept.Hash, Valid: true}
 	}
 	switch {
 	case errors.Is(err, sql.ErrNoRows):

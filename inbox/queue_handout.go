@@ -38,12 +38,10 @@ func (q *Queue) Finish(ctx context.Context, leased ...*Leased) error {
 	var rest []*Leased
 	var problems []error
 	for _, l := range leased {
-		switch over, _, _ := l.result(); {
-		case over:
-		case l.row.Status == stored.Settling: // its outcome is deleted too
-			problems = append(problems, l.Finish(ctx))
-		default:
+		if l.handled() {
 			rest = append(rest, l)
+		} else {
+			problems = append(problems, l.Finish(ctx))
 		}
 	}
 	closed, err := q.ofMany(ctx, rest, q.complete)

@@ -121,7 +121,6 @@ func (q *Queue) put(ctx context.Context, all []*arrival) error {
 // putOne stores a message unless it is stored already. If the stored message has another payload,
 // putOne parks a as a collision and returns that.
 func (q *Queue) putOne(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arrival) (parked *arrival, err error) {
-	d := q.store.dialect
 	for range maxRounds {
 		if err := q.insert(ctx, tx, consumer, a); err != nil {
 			return nil, err
@@ -129,17 +128,20 @@ func (q *Queue) putOne(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arri
 		if revived, err := q.takeUp(ctx, tx, consumer, a); revived || err != nil {
 			return nil, err
 		}
-		var kept int64
-		err := tx.GetContext(ctx, &kept, d.Queue.SelectStored, consumer, a.id)
+		kept, err := q.store.kept(ctx, tx, consumer, a.id)
 		switch {
 		case errors.Is(err, sql.ErrNoRows): // a message was stored, but has been completed since
 			continue
 		case err != nil:
 			return nil, err
-		case kept == a.hash:
-			return nil, nil
+		case kept.Hash == a.hash:
+			joined, err := q.store.join(ctx, tx, consumer, a.id, kept.Status)
+			if joined || err != nil {
+				return nil, err
+			}
+			continue
 		}
-		if theirs, err := q.keyOfAnother(ctx, tx, consumer, a, kept); !theirs || err != nil {
+		if theirs, err := q.keyOfAnother(ctx, tx, consumer, a, kept.Hash); !theirs || err != nil {
 			return nil, err
 		}
 		return q.parkTwin(ctx, tx, consumer, a)
@@ -305,8 +307,12 @@ func (q *Queue) putCopy(
 		}
 	case row.OpenStatus.Valid && stored.Status(row.OpenStatus.Int16) == stored.FailedRetryable:
 		return q.failAgain(ctx, tx, consumer, a, tell)
-	case row.OpenStatus.Valid:
-		return false, nil // a copy is stored already, in a state of its own
+	case row.OpenStatus.Valid: // a copy is stored already, in a state of its own
+		joined, err := q.store.join(ctx, tx, consumer, a.id, stored.Status(row.OpenStatus.Int16))
+		if err == nil && !joined {
+			err = ErrLost
+		}
+		return false, err
 	}
 	if err := q.insertFailed(ctx, tx, consumer, a); err != nil || !a.status.Stuck() {
 		return true, err

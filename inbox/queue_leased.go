@@ -26,6 +26,7 @@ type Leased struct {
 	out     bool   // marked as handed out when it was leased
 	unsure  bool   // the answer to a move was lost, which may be committed
 	opened  []byte // the payload, if the row holds it in another form
+	strays  int64  // how many the Store had met when l was leased
 
 	decoded  bool             // whether metadata was read
 	metadata message.Metadata // shared, never changed
@@ -33,7 +34,7 @@ type Leased struct {
 
 // newLeased returns a leased message. The row of a suspect counts its next attempt already.
 func newLeased(q *Queue, row stored.Message, token int64, suspect bool) *Leased {
-	l := &Leased{row: row, token: token, suspect: suspect}
+	l := &Leased{row: row, token: token, suspect: suspect, strays: q.store.strays.count.Load()}
 	l.queue, l.number, l.receivedAt = q, row.Attempts+1, time.UnixMicro(row.ReceivedAt).UTC()
 	if suspect {
 		l.number--
@@ -95,15 +96,6 @@ func (l *Leased) claimed() bool {
 // failure.
 func (l *Leased) untried() bool { return !l.claimed() && !l.suspect && l.row.Original == nil }
 
-// Finish closes the message after it was acked. It does nothing if the inbox closed it in the
-// handler's transaction.
-func (l *Leased) Finish(ctx context.Context) error {
-	if over, _, _ := l.result(); over {
-		return nil
-	}
-	return l.queue.explain(fmt.Sprintf("close message %d", l.row.ID), l.close(ctx))
-}
-
 // close completes the message and deletes its outcome, which the broker has by then.
 func (l *Leased) close(ctx context.Context) error {
 	s := l.queue.store
@@ -137,6 +129,10 @@ func (l *Leased) Fail(ctx context.Context) error {
 	if over {
 		return nil
 	}
+	return l.fail(ctx, counts, cause)
+}
+
+func (l *Leased) fail(ctx context.Context, counts bool, cause error) error {
 	charged := l.row.Attempts
 	if l.suspect { // its attempt was counted in advance
 		charged--

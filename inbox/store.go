@@ -57,6 +57,7 @@ type Store struct {
 	unwatched map[string]bool            // consumers with a StoreFirst queue here and no observer
 	bells     map[stored.Name]*bell.Bell // of consumers with a queue here
 
+	strays     strays
 	unattended unattended
 	panics     atomic.Int64 // of the service's functions in our goroutines
 
@@ -99,6 +100,7 @@ func NewStore(db *sqlx.DB, config Config) (*Store, error) {
 		settled:   recent.NewSet(config.SettledKeys, settledTTL),
 		versions:  recent.NewSet(config.SettledKeys, settledTTL),
 		reached:   recent.NewSet(config.SettledKeys, settledTTL),
+		strays:    strays{keys: recent.NewSet(mostStrays, strayFor)},
 		consumers: make(map[stored.Name]*claimConsumer),
 		declared:  make(map[string]remembering),
 		unwatched: make(map[string]bool),

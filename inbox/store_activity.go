@@ -21,6 +21,8 @@ const activityKept = 24 * time.Hour
 // tally counts what this process did for one consumer and has not written yet.
 type tally struct {
 	completed, failed, duplicates, stale, held, parked, handling atomic.Int64
+
+	saidForgotten, saidStray sync.Once
 }
 
 // counters are in the order of the arguments of AddActivity.

@@ -43,6 +43,12 @@ type Queue struct {
 	DeleteLeased   string
 	CompleteClaim  string
 
+	// DropOpenClaim and DropLeased forget a message whose failure somebody took over, unless JoinMessage
+	// has noted that the row stands for a copy as well.
+	DropOpenClaim string
+	DropLeased    string
+	JoinMessage   string
+
 	// These move the open messages of older epochs to the new one. The statements Adopt… take the
 	// new consumer and id, then the old ones.
 	SelectOlderEpochs string
@@ -65,7 +71,7 @@ var commonQueue = Queue{
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now}, {now} + ?)
 		ON CONFLICT (consumer, message_id) DO NOTHING`,
 	SelectStored: `
-		SELECT payload_hash
+		SELECT payload_hash, status
 		FROM millrace_messages
 		WHERE consumer = ? AND message_id = ?`,
 	SelectSettled: `
@@ -128,6 +134,16 @@ var commonQueue = Queue{
 		VALUES (?, ?, ?, 0, 1, {now})
 		ON CONFLICT (consumer, message_id) DO UPDATE SET processed_at = EXCLUDED.processed_at, result = 1
 			WHERE millrace_claims.result = 0`,
+	DropOpenClaim: `
+		DELETE FROM millrace_claims
+		WHERE consumer = ? AND message_id = ? AND result = 0`,
+	DropLeased: `
+		DELETE FROM millrace_messages
+		WHERE consumer = ? AND message_id = ? AND lease_token = ? AND status + 0 IN (1, 2, 4) AND reason_code <> 2`,
+	JoinMessage: `
+		UPDATE millrace_messages
+		SET reason_code = 2, due_at = due_at + 1
+		WHERE consumer = ? AND message_id = ? AND status + 0 = 2`,
 	SelectOlderEpochs: `
 		SELECT id
 		FROM millrace_consumers

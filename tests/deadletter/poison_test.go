@@ -113,13 +113,18 @@ func (b *bed) rabbitLane() lane {
 // bill starts the service, with a poison queue around its inbox.
 func (b *bed) bill(l lane, around ...message.HandlerMiddleware) (stop func()) {
 	b.Helper()
+	return b.billFrom(l, b.inbox(), l.subscriber("billing"), around...)
+}
+
+// billFrom is bill with an inbox and a subscriber.
+func (b *bed) billFrom(l lane, in millrace.Inbox, from message.Subscriber, around ...message.HandlerMiddleware) (stop func()) {
+	b.Helper()
 	poison, err := middleware.PoisonQueueWithFilter(l.publisher, "poison", theHandlersFault)
 	require.NoError(b, err)
-	in := b.inbox()
 	return b.start(in.Store, func(router *message.Router) {
 		router.AddMiddleware(poison)
 		router.AddMiddleware(append(around, in.Middleware)...)
-		router.AddConsumerHandler("billing", "orders", l.subscriber("billing"), b.handle)
+		router.AddConsumerHandler("billing", "orders", from, b.handle)
 	})
 }
 
@@ -165,6 +170,40 @@ func TestPoisonQueueAndRequeuer(t *testing.T) {
 		}
 		b.nothingOpen()
 	})
+}
+
+// Bad messages that come through the inbox's table leave nothing in it: their letters are handled when they come back.
+func TestPoisonQueueAroundStoredMessages(t *testing.T) {
+	t.Parallel()
+	for name, durable := range map[string]pubsub.Durable{
+		"all are stored first":      {Mode: pubsub.StoreFirst},
+		"all were delivered before": {Redelivered: func(*message.Message) bool { return true }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lanes(t, func(b *bed, l lane) {
+				messages := newMessages(10)
+				bad, good := of("bad", messages), of("good", messages)
+				in, durable := b.inbox(), durable
+				durable.Store, durable.Consumer, durable.Poll = in.Store, in.Consumer, 50*time.Millisecond
+				from, err := durable.Decorate(l.subscriber("billing"))
+				require.NoError(b, err)
+				b.billFrom(l, in, from)
+				require.NoError(b, l.publisher.Publish("orders", messages...))
+				b.endsIn(once(good...))
+				rig.Eventually(b, "the bad ones failed", func() bool { return b.events.Count("failed") >= len(bad) })
+				b.fixed.Store(true)
+				b.requeue(l, 0)
+				b.endsIn(once(messages...))
+				rig.Eventually(b, "nothing is stored any more", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
+				b.nothingOpen()
+				require.Equal(b, once(messages...), b.ledger())
+				for _, msg := range bad {
+					b.keeps(msg)
+				}
+			})
+		})
+	}
 }
 
 // While the handler is broken, a message goes round three times, with a pause, and ends where
