@@ -74,6 +74,7 @@ type Dialect struct {
 	SelectConsumer  string
 	SelectConsumers string
 	UpdateConsumer  string
+	RaiseRetention  string // if it is below the last argument, and not 0, which is for ever
 	LockConsumer    string
 	SelectPurgeLine string
 	RaisePurgeLine  string
