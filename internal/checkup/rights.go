@@ -34,13 +34,21 @@ func (c *Checkup) askRights(ctx context.Context, wanted []dialect.Table, live ma
 			continue
 		}
 		switch err := c.may(ctx, "SELECT 1 FROM "+table.Name); {
-		case dialect.Denied(err):
+		case dialect.Denied(err) && !c.behind(ctx): // MySQL says so of a table that is missing, too
 			live[table.Name] = &liveTable{hidden: true}
+		case dialect.Denied(err):
 		case dialect.Classify(err) != dialect.NoTable && err != nil:
 			return err
 		}
 	}
 	return c.askDelete(ctx, shown, live)
+}
+
+// behind reports whether the schema is known to be older than this release.
+func (c *Checkup) behind(ctx context.Context) bool {
+	var version int
+	err := c.DB.GetContext(ctx, &version, c.Dialect.SelectVersion)
+	return err == nil && version < c.Dialect.Version()
 }
 
 // askDelete notes which of tables the role may DELETE from. It asks for all at once and, if that is denied, for each.
