@@ -126,7 +126,7 @@ func (c *inspection) failed() bool {
 func (c *inspection) server(ctx context.Context) error {
 	s := c.store
 	server := checkup.Checkup{
-		DB: s.db.DB, Dialect: s.dialect, TablePrefix: s.config.TablePrefix,
+		DB: s.db.DB, Dialect: s.dialect, Schema: s.config.Schema, TablePrefix: s.config.TablePrefix,
 		MaxInFlight: s.config.MaxInFlight, TwinWait: s.longestTwinWait(),
 	}
 	findings, err := server.Run(ctx)

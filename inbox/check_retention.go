@@ -54,6 +54,17 @@ func (s *Store) declare(config *ConsumerConfig) {
 	}
 }
 
+// governing returns the retention by which this process deletes the claims of c: the longer of those that the
+// table and this process have. Before the consumer's first message the table may have that of an earlier process.
+func (s *Store) governing(c stored.Consumer) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r, found := s.declared[string(c.Name)]; found && r.epoch == c.Epoch && stored.Longer(r.retention, c.Retention) {
+		return r.retention
+	}
+	return c.Retention
+}
+
 // consumers compares each consumer's retention with its window, and finds queues that nothing watches. The
 // settings of this process count, else those that an earlier process recorded, of the newest epoch only.
 func (c *inspection) consumers(ctx context.Context) error {

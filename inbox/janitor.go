@@ -92,7 +92,10 @@ func (j *janitor) purgeAll(ctx context.Context) (int, error) {
 	var problems []error // those of one consumer do not stop the others
 	var kept []stored.Consumer
 	for _, c := range consumers {
-		if c.Retention == 0 || string(c.Namespace) != s.config.Namespace {
+		if string(c.Namespace) != s.config.Namespace {
+			continue
+		}
+		if c.Retention = s.governing(c); c.Retention == 0 {
 			continue
 		}
 		if time.Now().Before(j.next[c.ID]) {
@@ -148,6 +151,9 @@ func (j *janitor) walk(ctx context.Context, c stored.Consumer, now int64) (int, 
 			}
 		}
 		if len(expired) > 0 {
+			if longer, err := j.raised(ctx, c); err != nil || longer {
+				return total, err // the next walk goes by the longer retention
+			}
 			n, err := j.remove(ctx, c, expired, before)
 			total += n
 			if err != nil {
@@ -163,6 +169,15 @@ func (j *janitor) walk(ctx context.Context, c stored.Consumer, now int64) (int, 
 	wait := max(oldest+c.Retention-now, c.Retention/100)
 	j.next[c.ID] = time.Now().Add(time.Duration(wait) * time.Microsecond)
 	return total, nil
+}
+
+// raised reports whether the retention of c has become longer meanwhile: a walk can take hours.
+func (j *janitor) raised(ctx context.Context, c stored.Consumer) (bool, error) {
+	now, err := j.store.rows.Consumer(ctx, string(c.Name), c.Epoch)
+	if err != nil {
+		return false, fmt.Errorf("read the retention: %w", err)
+	}
+	return stored.Longer(j.store.governing(now), c.Retention), nil
 }
 
 // note records, for [Store.Check], that a janitor runs and has deleted all that has expired. It

@@ -38,8 +38,8 @@ func (c *claimConsumer) register(ctx context.Context) (stored.Registration, erro
 }
 
 // Verify returns the error with which every message of the consumer that config names would fail: a
-// wrong setting, or another key than the consumer had before. It registers nothing, and logs a
-// Retention that is short for the Window.
+// wrong setting, or another key than the consumer had before. It registers nothing, logs a Retention
+// that is short for the Window, and records one that is longer than before.
 func (s *Store) Verify(ctx context.Context, config ConsumerConfig) error {
 	if err := config.Validate(); err != nil {
 		return fmt.Errorf("inbox: consumer %q: %w", config.Name, err)
@@ -47,9 +47,9 @@ func (s *Store) Verify(ctx context.Context, config ConsumerConfig) error {
 	given := config
 	config.setDefaults()
 	s.declare(&config)
-	_, err := s.rows.Registered(config.self()).Known(ctx)
+	err := s.rows.Registered(config.self()).Prepare(ctx)
 	if former, is := given.former(); is && err == nil {
-		_, err = s.rows.Registered(former.selfAsFormer()).Known(ctx)
+		err = s.rows.Registered(former.selfAsFormer()).Prepare(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("inbox: consumer %q: %w", config.Name, database.Explain(err))

@@ -149,7 +149,8 @@ func (i Inbox) verifyHandlers(r *message.Router) error {
 }
 
 // Verify returns what would make every message of a handler fail: a wrong setting, or a consumer
-// that had another key before. [Inbox.Plugin] calls it for each handler.
+// that had another key before. It records a Retention that is longer than before, so that no claim is
+// deleted by the shorter one. [Inbox.Plugin] calls it for each handler.
 func (i Inbox) Verify(ctx context.Context, handler string) error {
 	if err := i.Validate(); err != nil {
 		return err

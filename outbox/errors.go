@@ -34,7 +34,7 @@ var (
 	// ErrReadOnly says that the database takes no writes.
 	ErrReadOnly = database.ErrReadOnly
 
-	// ErrUnavailable says that the database does not answer, refuses connections or is full.
+	// ErrUnavailable says that the database does not answer, refuses connections, is full or denies a right.
 	ErrUnavailable = database.ErrUnavailable
 
 	// ErrTooLarge says that a message has more bytes than the database takes at once.

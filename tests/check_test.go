@@ -227,29 +227,6 @@ func roleOf(t *testing.T, db *testdb.DB) string {
 	return role
 }
 
-func TestCheckFindsAMissingPrivilege(t *testing.T) {
-	t.Parallel()
-	db := testdb.On(t, "postgres")
-	migrate(t, db, inbox.Config{})
-	role := roleOf(t, db)
-	db.Do(t, `GRANT SELECT ON ALL TABLES IN SCHEMA public TO "`+role+`"`)
-	found := check(t, documented(t, db, "role", role), inbox.Config{})
-	require.Equal(t, []string{"error millrace_claims", "warning statistics"}, subjects(found))
-	assert.Contains(t, found[0].Remedy, "INSERT")
-
-	db.Do(t, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO "`+role+`"`)
-	found = check(t, documented(t, db, "role", role), inbox.Config{})
-	require.Equal(t, []string{"warning statistics"}, subjects(found))
-	assert.Contains(t, found[0].Problem, "millrace_messages")
-	assert.NotContains(t, found[0].Problem, "outbox", "the relay's")
-	assert.Empty(t, check(t, documented(t, db, "role", role, "plan_cache_mode", "force_custom_plan"), inbox.Config{}))
-	db.Do(t, `ALTER TABLE millrace_messages OWNER TO "`+role+`"`)
-	found = check(t, documented(t, db, "role", role), inbox.Config{})
-	require.Len(t, found, 1)
-	assert.NotContains(t, found[0].Problem, "millrace_messages")
-	db.Do(t, `ALTER TABLE millrace_messages OWNER TO CURRENT_USER`)
-}
-
 // What is acked before it is handled waits where no broker shows it, so a queue that nothing watches is told of.
 func TestAQueueThatNothingWatchesIsToldOf(t *testing.T) {
 	t.Parallel()

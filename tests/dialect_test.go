@@ -177,7 +177,10 @@ func TestMigrateNeedsNoRightWhereNothingIsToBeMade(t *testing.T) {
 			store := rig.NewStore(t, tableless(t, db), inbox.Config{})
 			require.NoError(t, store.Migrate(t.Context()))
 			db.Do(t, `DELETE FROM millrace_schema WHERE version = ?`, dialectOf(t, db).Version())
-			require.ErrorContains(t, store.Migrate(t.Context()), "denied")
+			err := store.Migrate(t.Context())
+			for _, text := range []string{"denied", "the role lacks a right", "run millrace migrate as a role that may", "CREATE"} {
+				require.ErrorContains(t, err, text)
+			}
 			db.Do(t, `DROP TABLE millrace_schema`)
 			require.ErrorContains(t, store.Migrate(t.Context()), "denied")
 		})

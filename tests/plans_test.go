@@ -84,6 +84,7 @@ var hot = map[string][]any{
 	"CloseClaim":       {1, 1, []byte("7")},
 	"SelectConsumer":   {[]byte("7"), []byte("7"), 0},
 	"SelectPurgeLine":  {7},
+	"RaiseRetention":   {8, 7, 8},
 	"LockConsumer":     {7},
 	"RaisePurgeLine":   {1, 7},
 	"NotePurge":        {7},

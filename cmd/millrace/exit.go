@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/replay"
 )
@@ -63,7 +64,7 @@ func exitCode(err error) int {
 		return s.code
 	case errors.As(err, &c):
 		return c.code
-	case errors.Is(err, inbox.ErrUnavailable), errors.Is(err, outbox.ErrUnavailable):
+	case unavailable(err) && !dialect.Denied(err) && !dialect.Full(err): // else it answers, and says what is wrong
 		return exitUnreachable
 	case errors.Is(err, inbox.ErrNotFound), errors.Is(err, outbox.ErrNotFound):
 		return exitNotFound
@@ -71,6 +72,11 @@ func exitCode(err error) int {
 		return exitWrongState
 	}
 	return exitFailed
+}
+
+// unavailable reports whether the database does not serve: the next statement would fail as well.
+func unavailable(err error) bool {
+	return errors.Is(err, inbox.ErrUnavailable) || errors.Is(err, outbox.ErrUnavailable)
 }
 
 // understood adds what only this run knows about err.

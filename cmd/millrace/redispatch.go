@@ -103,7 +103,7 @@ func (r *redispatching) find(
 		most = mostOutcomes
 	}
 	all, err := ops.Unsettled(ctx, f, r.age, most)
-	if exitCode(err) == exitUnreachable || errors.Is(err, inbox.ErrNotMigrated) || ctx.Err() != nil {
+	if unavailable(err) || errors.Is(err, inbox.ErrNotMigrated) || ctx.Err() != nil {
 		return nil, nil, err
 	}
 	unreadable = err
@@ -237,7 +237,7 @@ func (r *redispatching) carryOut(
 			messages += len(o.Messages)
 			bar.at(done)
 		}
-		if exitCode(err) == exitUnreachable {
+		if unavailable(err) {
 			break
 		}
 	}

@@ -3,6 +3,7 @@ package checkup
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -22,6 +23,7 @@ type Finding struct {
 type Checkup struct {
 	DB          *sqlx.DB
 	Dialect     *dialect.Dialect
+	Schema      string // of the tables; empty where the connection finds them
 	TablePrefix string
 	MaxInFlight int           // of the inbox; 0 is unbounded
 	TwinWait    time.Duration // the longest of all consumers
@@ -48,6 +50,10 @@ func (c *Checkup) Run(ctx context.Context) ([]Finding, error) {
 
 func (c *Checkup) fail(subject, problem, remedy string) {
 	c.findings = append(c.findings, Finding{true, subject, problem, remedy})
+}
+
+func (c *Checkup) failed() bool {
+	return slices.ContainsFunc(c.findings, func(f Finding) bool { return f.Fatal })
 }
 
 func (c *Checkup) warn(subject, problem, remedy string) {

@@ -16,30 +16,44 @@ var stored = map[string]string{"postgres": "permanent", "mysql": "innodb", "sqli
 
 // tables compares the tables with those that this release expects.
 func (c *Checkup) tables(ctx context.Context) error {
-	live, storage, err := c.liveTables(ctx)
+	live, err := c.liveTables(ctx)
 	if err != nil {
 		return fmt.Errorf("read the tables: %w", err)
 	}
 	wanted := c.Dialect.Tables()
+	sound := !c.failed() // else a setting may pass for a missing right
+	if sound {
+		if err := c.askRights(ctx, wanted, live); err != nil {
+			return fmt.Errorf("ask for the rights on the tables: %w", err)
+		}
+	}
 	if len(live) == 0 {
 		c.fail("tables", fmt.Sprintf("there is no table that starts with %q", c.TablePrefix), migrate)
 		return nil
 	}
 	complete := true
 	for _, table := range wanted {
-		columns, found := live[table.Name]
+		is, found := live[table.Name]
 		if !found {
 			complete = false
 			c.fail(table.Name, "the table is missing", migrate)
 			continue
 		}
-		missing := slices.DeleteFunc(slices.Clone(table.Columns), func(name string) bool { return slices.Contains(columns, name) })
+		if is.hidden {
+			continue
+		}
+		missing := slices.DeleteFunc(slices.Clone(table.Columns), func(name string) bool { return slices.Contains(is.columns, name) })
 		if len(missing) > 0 {
 			complete = false
 			c.fail(table.Name, "columns are missing: "+strings.Join(missing, ", "), migrate)
 		}
-		if kind := storage[table.Name]; kind != stored[c.Dialect.Name] {
-			c.fail(table.Name, fmt.Sprintf("the table is of kind %q, which can lose committed rows in a crash", kind), restore[c.Dialect.Name])
+		if is.kind != stored[c.Dialect.Name] {
+			c.fail(table.Name, fmt.Sprintf("the table is of kind %q, which can lose committed rows in a crash", is.kind), restore[c.Dialect.Name])
+		}
+	}
+	if sound {
+		if lacks, err := c.rights(ctx, wanted, live); err != nil || lacks {
+			return err
 		}
 	}
 	if !complete {
@@ -56,28 +70,39 @@ var restore = map[string]string{
 	"mysql":    "ALTER TABLE … ENGINE = InnoDB",
 }
 
-func (c *Checkup) liveTables(ctx context.Context) (columns map[string][]string, storage map[string]string, err error) {
+// liveTable is a table as it is in the database.
+type liveTable struct {
+	columns []string
+	kind    string   // of storage
+	rights  []string // of the role, such as "select"
+	hidden  bool     // MySQL shows a table only to who has a right on it
+}
+
+func (c *Checkup) liveTables(ctx context.Context) (map[string]*liveTable, error) {
 	rows, err := c.DB.QueryContext(ctx, c.Dialect.SelectColumns)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer rows.Close() //nolint:errcheck // rows.Err tells
 	if names, err := rows.Columns(); err != nil {
-		return nil, nil, err
+		return nil, err
 	} else if c.Dialect.Name == dialect.MySQLName && strings.Contains(names[0], ".") {
 		c.fail("columnsWithAlias", "it is on: columns come under other names than those that statements ask for",
 			"remove columnsWithAlias from the connection string")
 	}
-	columns, storage = make(map[string][]string), make(map[string]string)
+	live := make(map[string]*liveTable)
 	for rows.Next() {
-		var table, column, kind string
-		if err := rows.Scan(&table, &column, &kind); err != nil {
-			return nil, nil, err
+		var table, column, kind, rights string
+		if err := rows.Scan(&table, &column, &kind, &rights); err != nil {
+			return nil, err
 		}
-		columns[table] = append(columns[table], column)
-		storage[table] = strings.ToLower(kind)
+		if live[table] == nil {
+			live[table] = &liveTable{kind: strings.ToLower(kind)}
+		}
+		live[table].columns = append(live[table].columns, column)
+		live[table].rights = append(live[table].rights, strings.Split(rights, ",")...)
 	}
-	return columns, storage, rows.Err()
+	return live, rows.Err()
 }
 
 // version checks the schema's version. A release works with the schema of the next one.

@@ -162,12 +162,15 @@ func TestExplainSaysTheWayOutOnce(t *testing.T) {
 	for err, meaning := range map[error]error{
 		gone: database.ErrUnavailable, noTable: database.ErrNotMigrated, said("25006"): database.ErrReadOnly,
 		said("55000"): database.ErrUnavailable, said("54000"): database.ErrTooLarge,
+		said("42501"): database.ErrUnavailable, said("53100"): database.ErrUnavailable,
 	} {
 		once := database.Explain(err)
 		require.ErrorIs(t, once, meaning)
 		require.ErrorIs(t, once, err)
 		assert.Equal(t, once, database.Explain(once))
 	}
+	require.ErrorContains(t, database.Explain(said("42501")), "the role lacks a right")
+	require.ErrorContains(t, database.Explain(said("53100")), "no room")
 	other := errors.New("another error")
 	assert.Equal(t, other, database.Explain(other))
 	assert.NoError(t, database.Explain(nil))

@@ -16,6 +16,19 @@ var (
 		"(max_allowed_packet on MySQL), or store the payload elsewhere and send a reference")
 )
 
+// unavailable is an ErrUnavailable of a server that answers. Its text names the cause.
+type unavailable string
+
+func (u unavailable) Error() string { return string(u) }
+
+// Is reports that u is an ErrUnavailable.
+func (u unavailable) Is(target error) bool { return target == ErrUnavailable }
+
+const (
+	errDenied = unavailable("the role lacks a right: Store.Check and millrace check name those that are missing on Millrace's tables")
+	errFull   = unavailable("the database has no room, or cannot write to its disk")
+)
+
 // Explain adds to err what it means and what to do, once.
 func Explain(err error) error {
 	var meaning error
@@ -25,7 +38,14 @@ func Explain(err error) error {
 	case dialect.ReadOnly:
 		meaning = ErrReadOnly
 	case dialect.Unavailable, dialect.Unready:
-		meaning = ErrUnavailable
+		switch {
+		case dialect.Denied(err):
+			meaning = errDenied
+		case dialect.Full(err):
+			meaning = errFull
+		default:
+			meaning = ErrUnavailable
+		}
 	case dialect.TooLarge:
 		meaning = ErrTooLarge
 	}

@@ -33,6 +33,10 @@ var common = Dialect{
 		UPDATE millrace_consumers
 		SET retention = ?, window_us = ?, on_replay = ?
 		WHERE id = ?`,
+	RaiseRetention: `
+		UPDATE millrace_consumers
+		SET retention = ?
+		WHERE id = ? AND retention > 0 AND retention < ?`,
 	LockConsumer: `
 		UPDATE millrace_consumers
 		SET purge_line = purge_line

@@ -51,12 +51,14 @@ type Dialect struct {
 	SelectHidden string
 
 	// The server. SelectBackend names the server process behind a connection. SelectColumns
-	// returns each column with its table and that table's kind of storage.
+	// returns each column with its table, that table's kind of storage, and the rights that the role has on the column,
+	// on MySQL without DELETE. SelectRole returns the role as GRANT has it.
 	Now             string
 	SelectIdentity  string
 	SelectIsolation string
 	SelectSettings  string
 	SelectBackend   string
+	SelectRole      string
 	SelectColumns   string
 
 	// SelectSizes returns the number of rows of each table, -1 if it is not known, and whether
@@ -74,6 +76,7 @@ type Dialect struct {
 	SelectConsumer  string
 	SelectConsumers string
 	UpdateConsumer  string
+	RaiseRetention  string // if it is below the last argument, and not 0, which is for ever
 	LockConsumer    string
 	SelectPurgeLine string
 	RaisePurgeLine  string

@@ -53,6 +53,22 @@ func Full(err error) bool {
 	return false
 }
 
+// Denied reports whether err says that the role lacks a right.
+func Denied(err error) bool {
+	for ; err != nil; err = unwrap(err) {
+		if e, ok := err.(interface{ SQLState() string }); ok { //nolint:errorlint // walks the tree itself
+			return e.SQLState() == "42501"
+		}
+		code, ok := number(err)
+		if sqlite := ok && ofSQLite(err); sqlite {
+			return code&0xff == 3 || code&0xff == 23
+		} else if ok {
+			return code == 1142 || code == 1143
+		}
+	}
+	return false
+}
+
 // NotHeld reports whether err says that FailUnlessHeld found no claim: its number is out of range.
 func NotHeld(err error) bool {
 	for ; err != nil; err = errors.Unwrap(err) {

@@ -112,12 +112,26 @@ func (d *Dialect) Migrate(ctx context.Context, db *sqlx.DB) error {
 			break
 		}
 	}
-	if Classify(err) == Unready {
-		if pending, failed := d.Pending(ctx, db); failed == nil && len(pending) == 0 {
-			return nil
-		}
+	if !Denied(err) {
+		return err
 	}
-	return err
+	pending, failed := d.Pending(ctx, db)
+	if failed == nil && len(pending) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", d.mayNotMigrate(ctx, db), err)
+}
+
+// mayNotMigrate says what helps a role that may not change the schema.
+func (d *Dialect) mayNotMigrate(ctx context.Context, db *sqlx.DB) string {
+	role := "…"
+	_ = db.GetContext(ctx, &role, d.SelectRole) // what follows tells without it, too
+	rights := "GRANT USAGE, CREATE ON SCHEMA … TO " + role + ", and GRANT it the owner of the tables, if there are some"
+	if d.Name == MySQLName {
+		rights = "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, CREATE VIEW ON … TO " + role + ", with the name of the database as …"
+	}
+	return fmt.Sprintf("the schema must be brought to version %d, which the role %s may not do: run millrace migrate as a role that may, "+
+		"or apply what millrace migrate --dry-run prints; or %s", d.Version(), role, rights)
 }
 
 func (d *Dialect) migrateOnce(ctx context.Context, db *sqlx.DB) (err error) {

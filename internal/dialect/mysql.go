@@ -33,9 +33,12 @@ var mysql = Dialect{
 			'innodb_read_only', 'tx_read_only', 'transaction_read_only', 'binlog_format', 'sql_safe_updates',
 			'wsrep_provider', 'wsrep_on', 'wsrep_sync_wait', 'sql_select_limit')`,
 	SelectBackend: `SELECT CAST(CONNECTION_ID() AS CHAR)`,
+	SelectRole: `
+		SELECT CONCAT(QUOTE(LEFT(CURRENT_USER(), CHAR_LENGTH(CURRENT_USER()) - LOCATE('@', REVERSE(CURRENT_USER())))), '@',
+			QUOTE(SUBSTRING_INDEX(CURRENT_USER(), '@', -1)))`,
 	// In a plain join, MariaDB would read the tables of all databases of the server. The LIMIT prevents that.
 	SelectColumns: `
-		SELECT c.TABLE_NAME, c.COLUMN_NAME, COALESCE(t.ENGINE, 'none')
+		SELECT c.TABLE_NAME, c.COLUMN_NAME, COALESCE(t.ENGINE, 'none'), c.PRIVILEGES
 		FROM information_schema.COLUMNS c
 		JOIN (
 			SELECT TABLE_NAME, ENGINE

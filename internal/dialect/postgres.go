@@ -57,9 +57,15 @@ var postgres = Dialect{
 			'tcp_keepalives_idle', 'tcp_user_timeout', 'plan_cache_mode')
 		UNION ALL SELECT name || '.source', source FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'
 		UNION ALL SELECT 'in_recovery', pg_is_in_recovery()::TEXT`,
+	SelectRole:    `SELECT quote_ident(current_user)`,
 	SelectBackend: `SELECT pg_backend_pid() || ' of ' || EXTRACT(EPOCH FROM pg_postmaster_start_time())`,
 	SelectColumns: `
-		SELECT c.relname, a.attname, CASE c.relpersistence WHEN 'p' THEN 'permanent' WHEN 'u' THEN 'unlogged' ELSE 'temporary' END
+		SELECT c.relname, a.attname, CASE c.relpersistence WHEN 'p' THEN 'permanent' WHEN 'u' THEN 'unlogged' ELSE 'temporary' END,
+			CONCAT_WS(',',
+				CASE WHEN has_column_privilege(c.oid, a.attnum, 'SELECT') THEN 'select' END,
+				CASE WHEN has_column_privilege(c.oid, a.attnum, 'INSERT') THEN 'insert' END,
+				CASE WHEN has_column_privilege(c.oid, a.attnum, 'UPDATE') THEN 'update' END,
+				CASE WHEN has_table_privilege(c.oid, 'DELETE') THEN 'delete' END)
 		FROM pg_class c
 		JOIN pg_namespace n ON n.oid = c.relnamespace
 		JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped

@@ -21,8 +21,9 @@ var sqlite = Dialect{
 		UNION ALL SELECT 'file', COALESCE(file, '') FROM pragma_database_list WHERE name = 'main'
 		UNION ALL SELECT 'version', sqlite_version()`,
 	SelectBackend: `SELECT ''`,
+	SelectRole:    `SELECT ''`,
 	SelectColumns: `
-		SELECT t.name, c.name, 'file'
+		SELECT t.name, c.name, 'file', 'select,insert,update,delete'
 		FROM sqlite_master t, pragma_table_info(t.name) c
 		WHERE t.type = 'table' AND SUBSTR(t.name, 1, LENGTH('{prefix}')) = '{prefix}'`,
 	SelectSizes: `

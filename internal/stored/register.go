@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -97,6 +98,30 @@ func (g *Registered) Known(ctx context.Context) (Consumer, error) {
 	return row, err
 }
 
+// Prepare is [Registered.Known], and records the retention of a known consumer if it is longer than before:
+// a janitor must not delete by the shorter one until the first message comes.
+func (g *Registered) Prepare(ctx context.Context) error {
+	row, err := g.Known(ctx)
+	if err != nil || row.ID == 0 || !Longer(g.self.Retention, row.Retention) {
+		return err
+	}
+	below := g.self.Retention
+	if below == 0 {
+		below = math.MaxInt64
+	}
+	err = g.rows.Write(ctx, func(tx *sqlx.Tx) error {
+		_, err := tx.ExecContext(ctx, g.rows.Dialect.RaiseRetention, g.self.Retention, row.ID, below)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("record the longer retention: %w", err)
+	}
+	return nil
+}
+
+// Longer reports whether the stored retention a is longer than b.
+func Longer(a, b int64) bool { return b != 0 && (a == 0 || a > b) }
+
 // sameKey returns an error if the consumer had another key before.
 func (g *Registered) sameKey(row Consumer) error {
 	switch {
@@ -111,9 +136,13 @@ func (g *Registered) sameKey(row Consumer) error {
 		ErrKeyChanged, row.KeySource, g.self.KeySource, g.self.Epoch+1)
 }
 
-// settle records the consumer's settings if the row has others.
+// settle records the consumer's settings if the row has others. After a lost connection it leaves a longer
+// retention in place: a process that started later may have raised it.
 func (g *Registered) settle(ctx context.Context, row Consumer) error {
 	s := g.self
+	if g.last.Load() != nil && Longer(row.Retention, s.Retention) {
+		s.Retention = row.Retention
+	}
 	if s.Unsettled || row.Retention == s.Retention && row.Window == s.Window && row.OnReplay == s.OnReplay {
 		return nil
 	}
