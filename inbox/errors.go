@@ -28,8 +28,10 @@ var (
 	// did not finish within TwinWait. The message was not handled; it will be redelivered.
 	ErrInProgress = errors.New("another process is handling this message")
 
-	// ErrUnavailable says that the database does not answer, accepts no connections or is full. The delivery
-	// was not handled; its nack was delayed, so that the broker does not redeliver in a storm.
+	// ErrUnavailable says that the database does not answer, accepts no connections or is full, or that the
+	// connection was lost while the handler ran. The delivery was not handled, unless the connection was lost at
+	// COMMIT: then its redelivery finds out. During an outage the nack is delayed, so that the broker does not
+	// redeliver in a storm.
 	ErrUnavailable = database.ErrUnavailable
 
 	// ErrNotMigrated says that tables or columns are missing.
