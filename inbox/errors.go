@@ -76,7 +76,8 @@ var (
 	// have handled the message as well.
 	ErrLeaseLost = meaning.ErrLeaseLost
 
-	// ErrInDoubt says that a step was begun and nobody knows whether it was done.
+	// ErrInDoubt says that a step was begun and nobody knows whether it was done. If no queue delivers the
+	// message, its nack was delayed.
 	ErrInDoubt = errors.New("nobody knows whether it was done")
 
 	// ErrHoldsTx says that a step is not done yet, and cannot be done while a transaction is open.
