@@ -119,6 +119,7 @@ func (c *claimConsumer) claim(msg *message.Message, v *visit) (*claim, error) {
 			return cl.asFormer()
 		}
 		if errors.As(err, &failed) {
+			c.pace.doubt(d.ctx, failed.error)
 			return nil, d.name(failed.error)
 		}
 		return nil, c.unclaimed(d, err)

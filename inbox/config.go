@@ -33,7 +33,7 @@ const (
 type Config struct {
 	// Logger gets a line about every decision that a person may ask about. A panic in it is not logged,
 	// but counted by [Store.Panics]. Defaults to the logger of the first router whose plugin starts the
-	// Store; until then nothing is logged.
+	// Store, and until then to slog.Default.
 	Logger watermill.LoggerAdapter
 
 	// Dialect names the database: "postgres", "mysql" (and MariaDB) or "sqlite". Defaults to

@@ -142,7 +142,7 @@ func documented(t *testing.T) map[string]string {
 	require.Equal(t, 1, inFlight(t, 1))
 
 	return map[string]string{
-		"Config.Logger":        "Defaults to the logger of the first router whose plugin starts the Store",
+		"Config.Logger":        "Defaults to the logger of the first router whose plugin starts the Store, and until then to slog.Default",
 		"Config.Dialect":       "Defaults to what the driver, or else the server, says",
 		"Config.Schema":        "Defaults to the connection's search path",
 		"Config.TablePrefix":   fmt.Sprintf("Defaults to %q", store.TablePrefix),

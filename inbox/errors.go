@@ -28,8 +28,10 @@ var (
 	// did not finish within TwinWait. The message was not handled; it will be redelivered.
 	ErrInProgress = errors.New("another process is handling this message")
 
-	// ErrUnavailable says that the database does not answer, accepts no connections, is full or denies a right.
-	// The delivery was not handled; its nack was delayed, so that the broker does not redeliver in a storm.
+	// ErrUnavailable says that the database does not answer, accepts no connections, is full or denies a right,
+	// or that the connection was lost while the handler ran. The delivery was not handled, unless the connection was lost at
+	// COMMIT: then its redelivery finds out. During an outage the nack is delayed, so that the broker does not
+	// redeliver in a storm.
 	ErrUnavailable = database.ErrUnavailable
 
 	// ErrNotMigrated says that tables or columns are missing.
@@ -74,7 +76,8 @@ var (
 	// have handled the message as well.
 	ErrLeaseLost = meaning.ErrLeaseLost
 
-	// ErrInDoubt says that a step was begun and nobody knows whether it was done.
+	// ErrInDoubt says that a step was begun and nobody knows whether it was done. If no queue delivers the
+	// message, its nack was delayed.
 	ErrInDoubt = errors.New("nobody knows whether it was done")
 
 	// ErrHoldsTx says that a step is not done yet, and cannot be done while a transaction is open.

@@ -34,9 +34,9 @@ type Leases struct {
 	consumers map[stored.Name]*leaseConsumer
 }
 
-// LeasesConfig says whom [Leases] tell. The zero value is silent.
+// LeasesConfig says whom [Leases] tell.
 type LeasesConfig struct {
-	// Logger gets what a person must know. A panic in it is not logged. Defaults to none.
+	// Logger gets what a person must know. A panic in it is not logged. Defaults to slog.Default.
 	Logger watermill.LoggerAdapter
 
 	// Observers are told of decisions: [KindReceived], [KindCompleted], [KindFailed], [KindDuplicate],
@@ -47,16 +47,13 @@ type LeasesConfig struct {
 // NewLeases returns leases kept in store, such as a [lease.Memory]. [Store.Leases] are those in the
 // service's database. Make one value per store: two do not see that their handlers share a consumer.
 func NewLeases(store lease.Store, config LeasesConfig) *Leases {
-	if config.Logger == nil {
-		config.Logger = watermill.NopLogger{}
-	}
+	logger := steady.Default(config.Logger)
 	extender, _ := store.(lease.Extender)
-	_, silent := config.Logger.(watermill.NopLogger)
 	return &Leases{
 		store:     store,
 		extender:  extender,
-		log:       steady.Logger(config.Logger, nil),
-		debug:     !silent,
+		log:       steady.Logger(logger, nil),
+		debug:     steady.Detailed(logger),
 		observers: newObservers(config.Observers),
 		consumers: make(map[stored.Name]*leaseConsumer),
 	}

@@ -172,7 +172,9 @@ func (l *leaseDelivery) release(cause error) error {
 	if err := l.giveBack(l.ctx); err != nil {
 		l.log().Error("inbox: a lease could not be released: copies of the message wait for it to end", err, nil)
 	}
-	return l.end(cause)
+	err := l.end(cause)
+	l.consumer.pace.doubt(l.ctx, cause)
+	return err
 }
 
 func (l *leaseDelivery) giveBack(ctx context.Context) error {

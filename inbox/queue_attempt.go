@@ -147,8 +147,14 @@ type retryError struct {
 
 func (e *retryError) Unwrap() error { return e.error }
 
-// errDisconnected marks the error of a run that lost its own connection to the database.
-var errDisconnected = errors.New("the connection to the database was lost")
+// errDisconnected marks the error of a run that lost its own connection to the database. It is an [ErrUnavailable].
+var errDisconnected error = disconnection{}
+
+type disconnection struct{}
+
+func (disconnection) Error() string { return "the connection to the database was lost" }
+
+func (disconnection) Unwrap() error { return ErrUnavailable }
 
 func disconnected(cause error) error { return fmt.Errorf("%w: %w", errDisconnected, cause) }
 

@@ -37,6 +37,14 @@ func (p *pace) wait(ctx context.Context) {
 	_ = sleep(ctx, longest/2+rand.N(longest/2)) //nolint:gosec // jitter needs no secrecy
 }
 
+// doubt is wait, if a run failed because a step is in doubt, and no queue delivers the message. The next run fails, too,
+// until somebody decides.
+func (p *pace) doubt(ctx context.Context, cause error) {
+	if errors.Is(cause, ErrInDoubt) && deliveredBy(ctx) == nil {
+		p.wait(ctx)
+	}
+}
+
 // reject ends a delivery that must not reach a handler. The message goes back to its source after
 // a pause, unless a queue, which has pauses of its own, delivers it from the table.
 func (c *claimConsumer) reject(d *delivery, err error) error {

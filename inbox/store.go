@@ -107,12 +107,10 @@ func NewStore(db *sqlx.DB, config Config) (*Store, error) {
 		bells:     make(map[stored.Name]*bell.Bell),
 	}
 	logger := config.Logger
+	s.debug.Store(steady.Detailed(steady.Default(logger)))
 	if logger == nil {
 		s.routersLog = steady.NewLater()
 		logger = s.routersLog
-	} else {
-		_, silent := logger.(watermill.NopLogger)
-		s.debug.Store(!silent)
 	}
 	s.log = steady.Logger(logger, func() { s.panics.Add(1) })
 	pool.Lost = s.forget

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/leaving"
 	"github.com/millrace-go/millrace/internal/original"
+	"github.com/millrace-go/millrace/internal/steady"
 )
 
 // Plugin returns the plugin that a Watermill router needs to work with the Store.
@@ -33,7 +34,8 @@ import (
 // several routers share a Store, the first one does the background work, and another takes over
 // when that one is closed. The work ends when all of them, or the Store, are closed.
 //
-// A Store without Config.Logger logs to the logger of the first router that starts with its plugin.
+// A Store without Config.Logger logs to the logger of the first router that starts with its plugin, and
+// to slog.Default until then.
 //
 // A handler that is added while the router runs is guarded like the others. If it has an Inbox of
 // its own, by Handler.AddMiddleware, the guard is outside of that Inbox and sees nothing, which is
@@ -68,8 +70,7 @@ func (s *Store) logTo(log watermill.LoggerAdapter) {
 	if s.routersLog == nil || !s.routersLog.Give(log) {
 		return
 	}
-	_, silent := log.(watermill.NopLogger)
-	s.debug.Store(!silent)
+	s.debug.Store(steady.Detailed(log))
 }
 
 // checkAtStart leaves out the consumers: each one is checked when the program declares it.

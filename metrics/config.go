@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/millrace/internal/steady"
 )
 
 // Config configures a [Builder]. The zero value is right for most services.
@@ -33,7 +35,7 @@ type Config struct {
 	// Buckets are the buckets of histograms of seconds. Defaults to 12 from 1 ms to 60 s.
 	Buckets []float64
 
-	// Logger logs failures to read the tables. Defaults to none.
+	// Logger logs failures to read the tables. Defaults to slog.Default.
 	Logger watermill.LoggerAdapter
 }
 
@@ -46,9 +48,7 @@ func (c *Config) setDefaults() {
 	if c.Buckets == nil {
 		c.Buckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .5, 1, 5, 15, 60}
 	}
-	if c.Logger == nil {
-		c.Logger = watermill.NopLogger{}
-	}
+	c.Logger = steady.Default(c.Logger)
 }
 
 var identifier = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)

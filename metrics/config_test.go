@@ -21,6 +21,6 @@ func TestDefaultsAreAsTheCommentsSay(t *testing.T) {
 		"Config.MaxValues": fmt.Sprintf("Defaults to %d.", c.MaxValues),
 		"Config.Buckets": fmt.Sprintf("Defaults to %d from %.0f ms to %.0f s.", len(c.Buckets), 1000*c.Buckets[0],
 			c.Buckets[len(c.Buckets)-1]),
-		"Config.Logger": "Defaults to none.",
+		"Config.Logger": "Defaults to slog.Default.",
 	}, [2]string{"config.go", "Config"})
 }

@@ -3,6 +3,7 @@ package middleware_test
 import (
 	"bytes"
 	"context"
+	"log/slog"
 	"runtime"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/lease"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 )
@@ -189,11 +191,13 @@ func TestAddToOfNoRouterIsLogged(t *testing.T) {
 	require.Len(t, log.Logs(), 1)
 }
 
-// A Store without a logger of its own has that of the first router.
+// A Store without a logger of its own has that of the first router, and until then the default.
 func TestTheStoreLogsToTheFirstRouter(t *testing.T) {
+	lines := rig.DefaultLog(t, slog.LevelInfo)
 	_, store := open(t)
 	early := store.Logger().With(watermill.LogFields{"consumer": "billing"})
 	early.Info("before any router", nil)
+	require.Contains(t, lines.String(), `msg="before any router" consumer=billing`)
 	var logs [2]rig.Events
 	for i := range logs {
 		router, err := message.NewRouter(message.RouterConfig{}, &logs[i])
@@ -209,6 +213,13 @@ func TestTheStoreLogsToTheFirstRouter(t *testing.T) {
 	require.Contains(t, first, "said later")
 	require.Contains(t, first, "said last")
 	require.NotContains(t, second, "said l")
+	require.NotContains(t, lines.String(), "said l")
+}
+
+func TestLeasesLogByDefault(t *testing.T) {
+	lines := rig.DefaultLog(t, slog.LevelInfo)
+	inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{}).Logger().Info("a lease", nil)
+	require.Contains(t, lines.String(), `msg="a lease"`)
 }
 
 func TestALoggerOfTheStoresOwnIsKept(t *testing.T) {

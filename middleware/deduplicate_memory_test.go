@@ -3,6 +3,7 @@ package middleware_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"sync"
 	"testing"
@@ -223,18 +224,23 @@ func (d *down) Acquire(ctx context.Context, key lease.Key, token int64, lasting 
 	return d.counting.Acquire(ctx, key, token, lasting)
 }
 
-// What the store refuses, or Deduplicate itself, goes back to its source after pauses that grow.
+// What the store refuses, or Deduplicate itself, and what has a step in doubt goes back to its source after pauses that grow.
 func TestDeduplicatePausesBeforeItNacksWhatIsRefused(t *testing.T) {
 	broken := millrace.Deduplicate{Claims: inbox.NewLeases(refusing{&lease.Memory{}}, inbox.LeasesConfig{}), Consumer: "mailer"}
 	twice := millrace.Deduplicate{Claims: memoryLeases(), Consumer: "mailer"}
 	keyless := millrace.Deduplicate{Claims: memoryLeases(), Consumer: "mailer", Key: inbox.ByMetadata("order")}
 	unanswered := millrace.Deduplicate{Claims: memoryLeases(), Consumer: "mailer", Key: inbox.ByFunc("asks",
 		func(*message.Message) (string, error) { return "", inbox.ErrUnavailable })}
+	doubtful := millrace.Deduplicate{Claims: memoryLeases(), Consumer: "mailer"}
+	inDoubt := func(*message.Message) ([]*message.Message, error) {
+		return nil, fmt.Errorf("step: %w", inbox.ErrInDoubt)
+	}
 	for name, mw := range map[string]message.HandlerMiddleware{
 		"the store refuses": broken.Middleware,
 		"it stands twice":   func(h message.HandlerFunc) message.HandlerFunc { return twice.Middleware(twice.Middleware(h)) },
 		"no key":            keyless.Middleware,
 		"no answer":         unanswered.Middleware,
+		"a step in doubt":   func(message.HandlerFunc) message.HandlerFunc { return doubtful.Middleware(inDoubt) },
 		"wrong settings":    millrace.Deduplicate{}.Middleware,
 		"those of Inbox":    millrace.Inbox{}.Middleware,
 		"those of a gate":   millrace.VersionGate{OnGap: 9}.Middleware,

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -29,6 +31,35 @@ func open(t *testing.T) (*sqlx.DB, *inbox.Store) {
 	_, err = db.ExecContext(t.Context(), `CREATE TABLE effects (id TEXT)`)
 	require.NoError(t, err)
 	return db, store
+}
+
+// A message whose step is in doubt goes back to its source after pauses that grow: it fails until somebody decides.
+func TestAStepInDoubtSlowsItsSourceDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, store := open(t)
+		mail := func(msg *message.Message) error {
+			_, err := inbox.Once(msg.Context(), "mail", func(context.Context, string) ([]byte, error) { return nil, errors.New("no answer") })
+			return err
+		}
+		for _, h := range []message.HandlerFunc{
+			millrace.Inbox{Store: store, Consumer: "billing", Options: inbox.Options{Before: mail}}.Middleware(effect),
+			millrace.Deduplicate{Claims: store.Leases(), Consumer: "mailer"}.Middleware(
+				func(msg *message.Message) ([]*message.Message, error) { return nil, mail(msg) }),
+		} {
+			began := time.Now()
+			require.ErrorContains(t, send(h, "a"), "no answer")
+			require.Zero(t, time.Since(began))
+			pauses := make([]time.Duration, 10)
+			for i := range pauses {
+				began := time.Now()
+				require.ErrorIs(t, send(h, "a"), inbox.ErrInDoubt)
+				pauses[i] = time.Since(began)
+			}
+			require.GreaterOrEqual(t, pauses[0], 50*time.Millisecond)
+			require.GreaterOrEqual(t, pauses[9], 2500*time.Millisecond)
+			require.Less(t, pauses[9], 5*time.Second)
+		}
+	})
 }
 
 func effect(msg *message.Message) ([]*message.Message, error) {

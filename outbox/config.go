@@ -8,11 +8,12 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/steady"
 )
 
 // Config is how a [Publisher] behaves. The zero value is right for most services.
 type Config struct {
-	// Logger gets what cannot be returned as an error. Defaults to none.
+	// Logger gets what cannot be returned as an error. Defaults to slog.Default.
 	Logger watermill.LoggerAdapter
 
 	// Dialect names the database: "postgres", "mysql" (also for MariaDB) or "sqlite". Defaults
@@ -68,9 +69,7 @@ func ByTopic() KeyFunc {
 }
 
 func (c *Config) setDefaults() {
-	if c.Logger == nil {
-		c.Logger = watermill.NopLogger{}
-	}
+	c.Logger = steady.Default(c.Logger)
 	if c.TablePrefix == "" {
 		c.TablePrefix = dialect.DefaultPrefix
 	}

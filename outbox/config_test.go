@@ -3,17 +3,18 @@ package outbox_test
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	_ "modernc.org/sqlite"
 
+	"github.com/millrace-go/millrace/internal/steady"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/rig"
 )
@@ -116,8 +117,8 @@ func words(d time.Duration) string {
 func documented(t *testing.T) map[string]string {
 	t.Helper()
 	config, relay := outbox.Config{}.WithDefaults(), outbox.RelayConfig{}.WithDefaults()
-	require.Equal(t, watermill.NopLogger{}, config.Logger)
-	require.Equal(t, watermill.NopLogger{}, relay.Logger)
+	require.Equal(t, steady.Default(nil), config.Logger)
+	require.Equal(t, steady.Default(nil), relay.Logger)
 	require.Empty(t, config.Dialect+config.Schema+relay.Dialect+relay.Schema)
 	require.Equal(t, config.TablePrefix, relay.TablePrefix)
 	require.Nil(t, config.OrderKey)
@@ -130,6 +131,7 @@ func documented(t *testing.T) map[string]string {
 
 	const (
 		none       = "Defaults to none"
+		logger     = "Defaults to slog.Default."
 		dialect    = "Defaults to what the driver, or else the server, says"
 		searchPath = "Defaults to the connection's search path"
 	)
@@ -137,13 +139,13 @@ func documented(t *testing.T) map[string]string {
 	number := func(n int) string { return fmt.Sprintf("Defaults to %d", n) }
 	backoff := fmt.Sprintf("They default to %s and %s", words(relay.MinBackoff), words(relay.MaxBackoff))
 	return map[string]string{
-		"Config.Logger": none, "Config.Dialect": dialect, "Config.Schema": searchPath, "Config.TablePrefix": prefix,
+		"Config.Logger": logger, "Config.Dialect": dialect, "Config.Schema": searchPath, "Config.TablePrefix": prefix,
 		"Config.OrderKey":   "Defaults to no order",
 		"Config.Stamp":      none,
 		"Config.Describe":   "Defaults to the metadata field \"name\", which Watermill's CQRS sets, or else \"ce_type\"",
 		"Config.Standalone": "By default Publish refuses such a message with [ErrNoTx]",
 
-		"RelayConfig.Logger": none, "RelayConfig.Dialect": dialect, "RelayConfig.Schema": searchPath,
+		"RelayConfig.Logger": logger, "RelayConfig.Dialect": dialect, "RelayConfig.Schema": searchPath,
 		"RelayConfig.TablePrefix": prefix,
 		"RelayConfig.Name":        "Defaults to the token of its lease",
 		"RelayConfig.Batch":       number(relay.Batch) + ":",
@@ -183,6 +185,21 @@ type onPublish func()
 
 func (f onPublish) Publish(string, ...*message.Message) error { f(); return nil }
 func (onPublish) Close() error                                { return nil }
+
+// Without a logger the relay says all the same what a person must know.
+func TestARelayLogsByDefault(t *testing.T) {
+	lines := rig.DefaultLog(t, slog.LevelInfo)
+	db := exampleDB(t.TempDir())
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	out, err := outbox.NewPublisher(db, outbox.Config{Standalone: true})
+	require.NoError(t, err)
+	require.NoError(t, out.Migrate(t.Context()))
+	require.NoError(t, out.Publish("orders", message.NewMessage("a", nil)))
+	relay, err := outbox.NewRelay(db, unroutable{}, outbox.RelayConfig{MaxAttempts: 1})
+	require.NoError(t, err)
+	_, _ = relay.RelayBatch(t.Context())
+	require.Contains(t, lines.String(), `level=ERROR msg="outbox: message parked for an operator"`)
+}
 
 func TestARelayIsKnownByItsName(t *testing.T) {
 	db := exampleDB(t.TempDir())

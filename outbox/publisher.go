@@ -30,6 +30,7 @@ type Publisher struct {
 	notifier notifier
 	inserts  sync.Map // many to statement
 	guard    atomic.Int32
+	asked    sync.Map // weak pointer to another pool than the publisher's to true
 	closed   atomic.Bool
 }
 
@@ -178,10 +179,11 @@ func (p *Publisher) store(ctx context.Context, to destination, rows []row) error
 		return p.storeAlone(ctx, rows)
 	}
 	if err := p.storeFor(ctx, to, rows); err != nil {
-		return err
+		return p.unlike(to.owner, err)
 	}
 	if to.owner != nil {
 		to.owner.AfterCommit(p, p.Wake)
+		p.notElsewhere(to.owner)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/steady"
 )
 
 // Forever is the retention with which relays never delete sent messages.
@@ -33,7 +34,7 @@ const (
 
 // RelayConfig is how a [Relay] behaves. The zero value is right for most services.
 type RelayConfig struct {
-	// Logger gets every decision a person may ask about. Defaults to none.
+	// Logger gets every decision a person may ask about. Defaults to slog.Default.
 	Logger watermill.LoggerAdapter
 
 	// Dialect names the database: "postgres", "mysql" (also for MariaDB) or "sqlite". Defaults
@@ -98,9 +99,7 @@ type RelayConfig struct {
 }
 
 func (c *RelayConfig) setDefaults() {
-	if c.Logger == nil {
-		c.Logger = watermill.NopLogger{}
-	}
+	c.Logger = steady.Default(c.Logger)
 	if c.TablePrefix == "" {
 		c.TablePrefix = dialect.DefaultPrefix
 	}

@@ -46,7 +46,7 @@ type Config struct {
 	Namespace   string
 
 	// Logger gets a line when a replay begins, when it stops, and for each message that it skips.
-	// Defaults to none.
+	// Defaults to slog.Default.
 	Logger watermill.LoggerAdapter
 }
 
@@ -67,10 +67,7 @@ func New(db *sqlx.DB, store *inbox.Store, config Config) (*Replayer, error) {
 	if config.TablePrefix == "" {
 		config.TablePrefix = dialect.DefaultPrefix
 	}
-	if config.Logger == nil {
-		config.Logger = watermill.NopLogger{}
-	}
-	config.Logger = steady.Logger(config.Logger, nil)
+	config.Logger = steady.Logger(steady.Default(config.Logger), nil)
 	names := dialect.Names{Schema: config.Schema, Prefix: config.TablePrefix}
 	if err := errors.Join(names.Problems(config.Dialect)...); err != nil {
 		return nil, fmt.Errorf("replay: invalid Config: %w", err)

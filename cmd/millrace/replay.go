@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/inbox"
@@ -257,6 +258,7 @@ func (a *app) replayer(ctx context.Context) (*replay.Replayer, *inbox.Store, *ou
 	//nolint:contextcheck // it is told the dialect, and asks nobody
 	replayer, err := replay.New(a.at.db, store, replay.Config{
 		Dialect: a.at.dialect, Schema: a.flags.schema, TablePrefix: a.flags.prefix, Namespace: a.flags.namespace,
+		Logger: watermill.NopLogger{}, // the command says it all
 	})
 	return replayer, store, out, err
 }

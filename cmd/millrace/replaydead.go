@@ -93,7 +93,9 @@ func (r *replaying) subscriber(ctx context.Context) (message.Subscriber, error) 
 			return nil, err
 		}
 		//nolint:contextcheck // it is told the dialect, and asks nobody
-		sub, err := watermillsql.NewSubscriber(db, watermillsql.SubscriberConfig{ConsumerGroup: group, Dialect: r.at.dialect})
+		sub, err := watermillsql.NewSubscriber(db, watermillsql.SubscriberConfig{
+			ConsumerGroup: group, Dialect: r.at.dialect, Logger: watermill.NopLogger{},
+		})
 		if err != nil {
 			return nil, &coded{exitUsage, err}
 		}
@@ -109,7 +111,7 @@ func (r *replaying) subscriber(ctx context.Context) (message.Subscriber, error) 
 	}
 	broker := rabbitmq.NewQueueConfig(uri, rabbitmq.Queues{})
 	broker.TopologyBuilder = asItIs{}
-	return rabbitmq.NewSubscriber(broker, rabbitmq.SubscriberConfig{})
+	return rabbitmq.NewSubscriber(broker, rabbitmq.SubscriberConfig{Logger: watermill.NopLogger{}})
 }
 
 // asItIs uses a queue as it is declared.

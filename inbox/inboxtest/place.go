@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/inbox"
@@ -69,7 +70,7 @@ func (p *place) look(ctx context.Context) error {
 	p.abortsOnError = d.Name == dialect.PostgresName
 	p.survivesInterrupts = d.Name == dialect.SQLiteName
 	store, err := inbox.NewStore(p.plain, inbox.Config{ //nolint:contextcheck // it takes none
-		TablePrefix: p.scenario.TablePrefix, Namespace: p.scenario.Namespace,
+		TablePrefix: p.scenario.TablePrefix, Namespace: p.scenario.Namespace, Logger: watermill.NopLogger{},
 	})
 	if err != nil {
 		return err
@@ -197,7 +198,9 @@ func (p *place) forget() error {
 	}
 	time.Sleep(aMoment) // Purge keeps claims of the last microsecond
 	for _, namespace := range namespaces {
-		store, err := inbox.NewStore(p.plain, inbox.Config{TablePrefix: p.scenario.TablePrefix, Namespace: namespace}) //nolint:contextcheck // it takes none
+		store, err := inbox.NewStore(p.plain, inbox.Config{ //nolint:contextcheck // it takes none
+			TablePrefix: p.scenario.TablePrefix, Namespace: namespace, Logger: watermill.NopLogger{},
+		})
 		if err == nil {
 			_, err = store.Purge(ctx)
 		}

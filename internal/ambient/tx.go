@@ -110,6 +110,12 @@ func (t *Tx) Live(db *sqlx.DB) (*sqlx.Tx, bool) {
 	return t.tx, true
 }
 
+// Pool returns the pool of the transaction.
+func (t *Tx) Pool() *sql.DB { return t.db }
+
+// Driver returns the name of the driver of the transaction.
+func (t *Tx) Driver() string { return t.tx.DriverName() }
+
 // Open reports whether the transaction has not ended, whatever its pool.
 func (t *Tx) Open() bool { return t != nil && !t.ended.Load() }
 

@@ -11,10 +11,10 @@ import (
 // Detect returns the name of the database that db talks to. It goes by the driver's name, then
 // by the driver's type, and asks the server last.
 func Detect(ctx context.Context, db *sqlx.DB) (string, error) {
-	if name := byDriver(db.DriverName()); name != "" {
+	if name := OfDriver(db.DriverName()); name != "" {
 		return name, nil
 	}
-	if name := byDriver(fmt.Sprintf("%T", db.Driver())); name != "" {
+	if name := OfDriver(fmt.Sprintf("%T", db.Driver())); name != "" {
 		return name, nil
 	}
 	var version string
@@ -33,7 +33,8 @@ func Detect(ctx context.Context, db *sqlx.DB) (string, error) {
 	return "", fmt.Errorf("the server calls itself %q", version)
 }
 
-func byDriver(name string) string {
+// OfDriver returns the name of the database that a driver, or the type of one, is for; "" if its name does not tell.
+func OfDriver(name string) string {
 	name = strings.ToLower(name)
 	for _, known := range []struct{ part, dialect string }{
 		{"pgx", PostgresName},

@@ -16,6 +16,11 @@ const (
 // MariaDB reads a whole key to find the message before another one. So SelectPending searches for it only
 // in a short key; for a long one it returns -1. MySQL would sort the whole key for an order by id alone.
 var mysqlOutbox = Outbox{
+	SelectWhereabouts: `
+		SELECT LOWER(DATABASE()), applied_at
+		FROM millrace_schema
+		WHERE version = 1`, // where names have no case, a connection has the one that it asked for
+
 	// Outside of a transaction MariaDB computes a number that is out of range: an error in each sql_mode. A NULL
 	// is none where the mode is not strict and the INSERT has several rows.
 	Insert: `

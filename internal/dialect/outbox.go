@@ -70,6 +70,9 @@ type Outbox struct {
 	SelectSent string
 	CountSent  string
 
+	// SelectWhereabouts returns the name of the database, and when its tables were made: both are the same however it is reached.
+	SelectWhereabouts string
+
 	// Relays and the shards they own.
 	InsertRelay   string
 	BeatRelay     string

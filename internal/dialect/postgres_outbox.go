@@ -25,6 +25,10 @@ const (
 // the planner would walk the primary key to find the messages of one. So these statements order by the columns of the
 // index, and compare keys by ranges: with an equality, ordering by id would be enough.
 var postgresOutbox = Outbox{
+	SelectWhereabouts: `
+		SELECT current_database(), applied_at
+		FROM millrace_schema
+		WHERE version = 1`,
 	SelectPending: `
 		SELECT o.*,
 			CASE WHEN o.order_key IS NOT NULL THEN (

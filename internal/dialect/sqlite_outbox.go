@@ -3,6 +3,10 @@ package dialect
 // Where ids are known, +status keeps SQLite, which may have no statistics, from using the index on the
 // status: a whole backlog may have the same status. SQLite gives no id twice, so a message's results need its id alone.
 var sqliteOutbox = Outbox{
+	SelectWhereabouts: `
+		SELECT '', applied_at
+		FROM millrace_schema
+		WHERE version = 1`, // a file has many names
 	SelectPending: `
 		SELECT ` + outboxColumns + `, created_at, {now} - created_at AS age,
 			CASE WHEN o.order_key IS NOT NULL THEN (

@@ -1,6 +1,10 @@
 package steady
 
-import "github.com/ThreeDotsLabs/watermill"
+import (
+	"log/slog"
+
+	"github.com/ThreeDotsLabs/watermill"
+)
 
 // Apart is [Logger] for goroutines that others depend on. It logs each line in a goroutine of its
 // own and waits for it, because the logger may end that goroutine with runtime.Goexit, as
@@ -46,15 +50,24 @@ func (l *apart) Info(msg string, fields watermill.LogFields) {
 }
 
 func (l *apart) Debug(msg string, fields watermill.LogFields) {
+	if drops(l.inner, slog.LevelDebug) {
+		return
+	}
 	l.await(func() { l.inner.Debug(msg, fields) })
 }
 
 func (l *apart) Trace(msg string, fields watermill.LogFields) {
+	if drops(l.inner, watermill.LevelTrace) {
+		return
+	}
 	l.await(func() { l.inner.Trace(msg, fields) })
 }
 
 // With returns l itself, without the fields, if the logger panics.
 func (l *apart) With(fields watermill.LogFields) (with watermill.LoggerAdapter) {
+	if s, is := l.inner.(standard); is {
+		return &apart{s.With(fields), l.panicked}
+	}
 	with = l
 	l.await(func() { with = &apart{l.inner.With(fields), l.panicked} })
 	return with

@@ -6,8 +6,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// Later is a logger that drops lines until it is given a logger, and then passes lines on to it.
-// Loggers that With returns do the same. It is safe for concurrent use.
+// Later is a logger that passes lines on to the logger that it is given, and until then to that of
+// [Default]. Loggers that With returns do the same. It is safe for concurrent use.
 type Later struct {
 	first  *atomic.Pointer[watermill.LoggerAdapter]
 	fields watermill.LogFields
@@ -26,7 +26,7 @@ func (l *Later) logger() watermill.LoggerAdapter {
 	first := l.first.Load()
 	switch {
 	case first == nil:
-		return watermill.NopLogger{}
+		return standard{l.fields}
 	case len(l.fields) == 0:
 		return *first
 	}

@@ -32,7 +32,7 @@ type Config struct {
 	// name need different prefixes. Defaults to "millrace:lease:".
 	Prefix string
 
-	// Logger gets what a person must know. Defaults to none.
+	// Logger gets what a person must know. Defaults to slog.Default.
 	Logger watermill.LoggerAdapter
 
 	// Observers are told of decisions: see [inbox.LeasesConfig].

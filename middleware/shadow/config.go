@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/steady"
 )
 
 // Config says which keys and versions a [Watch] tries. Its zero value works.
@@ -33,7 +34,7 @@ type Config struct {
 	// report and a log line walk through all of them.
 	MaxKeys int
 
-	// Logger gets the rates of each consumer every LogEvery, at a delivery. Defaults to none.
+	// Logger gets the rates of each consumer every LogEvery, at a delivery. Defaults to slog.Default.
 	Logger watermill.LoggerAdapter
 
 	// LogEvery defaults to 10 minutes.
@@ -114,7 +115,5 @@ func (c *Config) setDefaults() {
 	if c.LogEvery == 0 {
 		c.LogEvery = 10 * time.Minute
 	}
-	if c.Logger == nil {
-		c.Logger = watermill.NopLogger{}
-	}
+	c.Logger = steady.Default(c.Logger)
 }

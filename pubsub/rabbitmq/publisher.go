@@ -19,7 +19,7 @@ import (
 
 // PublisherConfig is how a [Publisher] behaves. The zero value is right for most services.
 type PublisherConfig struct {
-	// Logger gets a line when the connection is lost and when it is back. Defaults to none.
+	// Logger gets a line when the connection is lost and when it is back. Defaults to slog.Default.
 	Logger watermill.LoggerAdapter
 
 	// Timeout bounds a whole call of Publish, which returns at most a second later whatever
@@ -38,10 +38,7 @@ type PublisherConfig struct {
 }
 
 func (c *PublisherConfig) setDefaults() {
-	if c.Logger == nil {
-		c.Logger = watermill.NopLogger{}
-	}
-	c.Logger = steady.Apart(c.Logger, nil)
+	c.Logger = steady.Apart(steady.Default(c.Logger), nil)
 	if c.Timeout == 0 {
 		c.Timeout = 20 * time.Second
 	}

@@ -16,7 +16,7 @@ import (
 
 // SubscriberConfig is how a [Subscriber] behaves. The zero value is right for most services.
 type SubscriberConfig struct {
-	// Logger gets lines about lost connections, queues and acks. Defaults to none.
+	// Logger gets lines about lost connections, queues and acks. Defaults to slog.Default.
 	Logger watermill.LoggerAdapter
 
 	// InFlight is how many messages one subscription hands out at once. Defaults to 1, which
@@ -33,10 +33,7 @@ type SubscriberConfig struct {
 }
 
 func (c *SubscriberConfig) setDefaults() {
-	if c.Logger == nil {
-		c.Logger = watermill.NopLogger{}
-	}
-	c.Logger = steady.Apart(c.Logger, nil)
+	c.Logger = steady.Apart(steady.Default(c.Logger), nil)
 	if c.InFlight == 0 {
 		c.InFlight = 1
 	}

@@ -16,7 +16,7 @@ import (
 
 // Config is how a [Publisher] behaves. The zero value is right for most services.
 type Config struct {
-	// Logger gets a line when Initialize has made sure of the tables. Defaults to none.
+	// Logger gets a line when Initialize has made sure of the tables. Defaults to slog.Default.
 	Logger watermill.LoggerAdapter
 
 	// Dialect names the database: "postgres" or "mysql" (also for MariaDB). Defaults to what the
@@ -29,10 +29,7 @@ type Config struct {
 }
 
 func (c *Config) setDefaults() {
-	if c.Logger == nil {
-		c.Logger = watermill.NopLogger{}
-	}
-	c.Logger = steady.Apart(c.Logger, nil)
+	c.Logger = steady.Apart(steady.Default(c.Logger), nil)
 	if c.Timeout == 0 {
 		c.Timeout = 30 * time.Second
 	}
@@ -92,7 +89,7 @@ type SubscriberConfig struct {
 	// After a deadlock, or a lost race between the subscribers of a group, it is at most 20ms.
 	RetryInterval time.Duration
 
-	// Logger is passed to watermill-sql. Defaults to none.
+	// Logger is passed to watermill-sql. Defaults to slog.Default.
 	Logger watermill.LoggerAdapter
 
 	// Dialect names the database: "postgres" or "mysql" (also for MariaDB). Defaults to what the
@@ -119,10 +116,7 @@ func (c *SubscriberConfig) setDefaults() {
 			*interval = time.Second
 		}
 	}
-	if c.Logger == nil {
-		c.Logger = watermill.NopLogger{}
-	}
-	c.Logger = steady.Apart(c.Logger, nil)
+	c.Logger = steady.Apart(steady.Default(c.Logger), nil)
 }
 
 // Validate returns every problem of c at once.

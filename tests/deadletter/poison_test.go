@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/url"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,18 +27,20 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-// theHandlersFault reports whether err tells something of the message: what the database or the
-// end of the service is to blame for belongs back to the broker, and not into a poison queue.
+// theHandlersFault reports whether err tells something of the message: what the database, the wiring or the
+// end of the service is to blame for, or what waits for something else, belongs back to the broker, and not
+// into a poison queue.
 func theHandlersFault(err error) bool {
 	for _, other := range []error{
-		inbox.ErrInProgress, inbox.ErrUnavailable, inbox.ErrReadOnly, inbox.ErrNotMigrated, inbox.ErrClosed, inbox.ErrLost,
+		inbox.ErrUnavailable, inbox.ErrReadOnly, inbox.ErrNotMigrated, inbox.ErrClosed, inbox.ErrNoPlugin, inbox.ErrNoQueue,
+		inbox.ErrKeyChanged, inbox.ErrInProgress, inbox.ErrInDoubt, inbox.ErrLost, inbox.ErrLeaseLost,
 		context.Canceled, context.DeadlineExceeded,
 	} {
 		if errors.Is(err, other) {
 			return false
 		}
 	}
-	return true
+	return !errors.As(err, new(*inbox.GapError))
 }
 
 // whereItCameFrom sends a letter back to its topic, for a few times, and then to where nothing
@@ -273,6 +276,58 @@ func (b *bed) receive(from <-chan *message.Message) *message.Message {
 		require.Fail(b, "no message arrives")
 		return nil
 	}
+}
+
+func TestTheHandlersFault(t *testing.T) {
+	t.Parallel()
+	for _, not := range []error{
+		inbox.ErrUnavailable, inbox.ErrNoPlugin, inbox.ErrNoQueue, inbox.ErrInDoubt, inbox.ErrLeaseLost, &inbox.GapError{Aggregate: "a", Version: 3},
+	} {
+		assert.False(t, theHandlersFault(&inbox.DeliveryError{Err: not}), not)
+	}
+	for _, fault := range []error{errBroken, inbox.Terminal(errBroken), inbox.ErrTxNotUsed, inbox.ErrNoVersion} {
+		assert.True(t, theHandlersFault(&inbox.DeliveryError{Err: fault}), fault)
+	}
+}
+
+// A run loses its connection while the database is there, and the next one does not: nothing of it is poison.
+func TestPoisonQueueLeavesWhatLostItsConnection(t *testing.T) {
+	t.Parallel()
+	each(t, func(b *bed) {
+		kill := map[string]string{"postgres": `SELECT pg_terminate_backend(pg_backend_pid())`, "mysql": `KILL CONNECTION_ID()`}[b.db.Dialect]
+		if kill == "" {
+			return // SQLite has no connection to lose
+		}
+		channel := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
+		b.Cleanup(func() { assert.NoError(b, channel.Close()) })
+		var poisoned atomic.Int32
+		filter := func(err error) bool {
+			fault := theHandlersFault(err)
+			if fault {
+				b.Log("poison:", err)
+				poisoned.Add(1)
+			}
+			return fault
+		}
+		poison, err := middleware.PoisonQueueWithFilter(channel, "poison", filter)
+		require.NoError(b, err)
+		var runs atomic.Int32
+		in := b.inbox()
+		b.start(in.Store, func(router *message.Router) {
+			router.AddMiddleware(poison, in.Middleware)
+			router.AddConsumerHandler("billing", "orders", channel, func(msg *message.Message) error {
+				if runs.Add(1) == 1 {
+					return rig.Exec(msg.Context(), kill)
+				}
+				return b.handle(msg)
+			})
+		})
+		good := of("good", newMessages(1))
+		require.NoError(b, channel.Publish("orders", good...))
+		rig.Eventually(b, "the message is handled, or poison", func() bool { return len(b.ledger()) == 1 || poisoned.Load() > 0 })
+		require.Zero(b, poisoned.Load())
+		require.Equal(b, inbox.ReasonConnection, b.events.Last("failed").Reason)
+	})
 }
 
 // While the database is away everything fails, and nothing of it is poison.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/inbox"
@@ -188,7 +189,7 @@ func (t *Trial) token() int64 {
 // store returns an inbox in the tables of the trial.
 func (t *Trial) store(i int) (*inbox.Store, error) {
 	return inbox.NewStore(t.node(i).DB, inbox.Config{
-		Dialect: t.Dialect, Schema: t.Schema, TablePrefix: t.prefix, WithoutPlugin: true,
+		Dialect: t.Dialect, Schema: t.Schema, TablePrefix: t.prefix, WithoutPlugin: true, Logger: watermill.NopLogger{},
 	})
 }
 

@@ -1,0 +1,82 @@
+package outbox_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// A relay on the publisher's database does not send what is stored on another. The publisher says so once, and is silent where
+// it does not know.
+func TestAPublisherOfAnotherDatabase(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		other := testdb.On(t, db.Dialect)
+		other.Do(t, `UPDATE millrace_schema SET applied_at = applied_at + 1 WHERE version = 1`) // both are copies of one
+		empty := testdb.On(t, db.Dialect, testdb.Empty())
+		unknown := testdb.On(t, db.Dialect)
+		unknown.Do(t, `DROP TABLE millrace_schema`)
+		for name, c := range map[string]struct {
+			publisher, transaction *sqlx.DB
+			said                   int
+		}{
+			"another pool":     {db.Open(t).DB, db.DB, 0},
+			"another database": {other.DB, db.DB, 1},
+			"no tables":        {empty.DB, db.DB, 1},
+			"no answer there":  {db.DB, unknown.DB, 0},
+		} {
+			log := &rig.Events{}
+			out := rig.NewOutbox(t, c.publisher, outbox.Config{Logger: log})
+			for range 2 {
+				require.NoError(t, outbox.InTx(t.Context(), c.transaction, func(ctx context.Context, _ *sqlx.Tx) error {
+					return out.Publish("orders", carried(ctx, "a", "b")...)
+				}), name)
+			}
+			assert.Equal(t, c.said, strings.Count(strings.Join(log.Logs(), "\n"), "in another database than that of the Publisher"), name)
+		}
+
+		log := &rig.Events{}
+		out := rig.NewOutbox(t, other.DB, outbox.Config{Logger: log})
+		require.Error(t, outbox.InTx(t.Context(), db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
+			require.NoError(t, out.Publish("orders", carried(ctx, "a")...))
+			return errRefused
+		}))
+		assert.Empty(t, log.Logs(), "it was rolled back")
+		h := millrace.Inbox{Store: rig.NewStore(t, db.DB, inbox.Config{Logger: &rig.Events{}}), Consumer: "billing", Outbox: out}.
+			Middleware(func(msg *message.Message) ([]*message.Message, error) {
+				return nil, out.Publish("orders", carried(msg.Context(), "a")...)
+			})
+		require.NoError(t, do(h, newOrder()))
+		assert.Len(t, log.Logs(), 1)
+	})
+}
+
+// The statements of one kind of database are not those of another.
+func TestAPublisherOfAnotherKindOfDatabase(t *testing.T) {
+	t.Parallel()
+	sqlite := testdb.On(t, "sqlite")
+	for _, kind := range []string{"postgres", "mysql"} {
+		server := testdb.On(t, kind)
+		for _, c := range []struct {
+			publisher, transaction *testdb.DB
+		}{{server, sqlite}, {sqlite, server}} {
+			out := rig.NewOutbox(t, c.publisher.DB, outbox.Config{})
+			err := outbox.InTx(t.Context(), c.transaction.DB, func(ctx context.Context, _ *sqlx.Tx) error {
+				return out.Publish("orders", carried(ctx, "a")...)
+			})
+			require.ErrorContains(t, err, "the transaction is on a database of the kind "+c.transaction.Dialect+
+				", and the Publisher on one of the kind "+c.publisher.Dialect)
+		}
+	}
+}
