@@ -49,6 +49,9 @@ func (p *payload) Scan(src any) error {
 	return nil
 }
 
+// unknown stands for a message before a letter whose key has too many to search for it.
+const unknown = -1
+
 // letter is a message that a relay has read.
 type letter struct {
 	id   int64
@@ -61,7 +64,7 @@ type letter struct {
 	drawn    bool  // a look for its key found it
 	back     bool  // it is to be held back in the table instead of sent
 	status   int   // in the table, when it was read
-	behind   int64 // the unsent message of its key before it, 0 for none; only looks for new messages fill it
+	behind   int64 // the unsent message of its key before it, 0 for none, or unknown; only looks for new messages fill it
 	attempts int
 	bytes    int // of payload and metadata
 	topic    string

@@ -68,6 +68,9 @@ func (d *tables) look(ctx context.Context, r *reading) (err error) {
 			return err
 		}
 		r.letters, err = d.messages(ctx, d.sql.SelectPending, r.window, r.after, r.shards.mask(), shardCount, r.limit)
+		if err == nil {
+			err = d.lookBehind(ctx, r.letters)
+		}
 	}
 	if err != nil {
 		return err
@@ -89,6 +92,41 @@ func (d *tables) messages(ctx context.Context, query string, args ...any) ([]*le
 		letters = append(letters, rows[i].letter(now))
 	}
 	return letters, nil
+}
+
+// lookBehind finds the unsent message before each of the letters, where SelectPending does not.
+func (d *tables) lookBehind(ctx context.Context, letters []*letter) error {
+	unsent := make(map[int64][]int64) // by key
+	for _, l := range letters {
+		if l.keyed {
+			unsent[l.hash] = nil
+		}
+	}
+	if d.sql.SelectShortKeys == "" || len(unsent) == 0 {
+		return nil
+	}
+	var rows []struct {
+		Key int64 `db:"key_hash"`
+		ID  int64 `db:"id"`
+	}
+	err := d.db.SelectContext(ctx, &rows, d.sql.SelectShortKeys, dialect.IDs(slices.Collect(maps.Keys(unsent))))
+	if err != nil {
+		return fmt.Errorf("read which messages come before: %w", err)
+	}
+	for _, row := range rows {
+		unsent[row.Key] = append(unsent[row.Key], row.ID)
+	}
+	for _, l := range letters {
+		if l.keyed && len(unsent[l.hash]) == 0 {
+			l.behind = unknown
+		}
+		for _, id := range unsent[l.hash] {
+			if id < l.id {
+				l.behind = max(l.behind, id)
+			}
+		}
+	}
+	return nil
 }
 
 // lookAside reads what r asks for besides messages.

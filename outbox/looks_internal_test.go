@@ -31,6 +31,25 @@ func TestALookForNoKey(t *testing.T) {
 	assert.NoError(t, r.err)
 }
 
+// Where SelectPending does not tell: of a long key nobody knows what is before a message.
+func TestALookAsksWhatIsBeforeTheMessagesItFound(t *testing.T) {
+	p := newLeasedPump(t, RelayConfig{})
+	asking := *p.sql
+	asking.SelectShortKeys = fmt.Sprintf(`
+		SELECT key_hash, id FROM millrace_outbox
+		WHERE key_hash IN (SELECT value FROM json_each(?)) AND key_hash <> %d
+		ORDER BY id DESC`, hash("long"))
+	p.sql = &asking
+	p.put(t, "hot", dialect.OutboxHeld, 3)
+	p.put(t, "hot", dialect.OutboxPending, 2, 4)
+	p.put(t, "long", dialect.OutboxPending, 5)
+	found := []*letter{mail(2, "hot", "t"), mail(4, "hot", "t"), mail(5, "long", "t"), mail(6, "", "t")}
+	require.NoError(t, p.lookBehind(t.Context(), found))
+	for i, want := range []int64{0, 3, unknown, 0} {
+		assert.Equal(t, want, found[i].behind, found[i].id)
+	}
+}
+
 // While its key was looked for, behind what was in hand, all of that was held back, and then its key was opened.
 func TestALookForAKeyThatBeganBehindWhatWasHeldBack(t *testing.T) {
 	p := newLeasedPump(t, RelayConfig{Batch: 16})

@@ -105,6 +105,9 @@ func (subscriber) pinned(_ context.Context, f Filter) (Filter, error) { return f
 //
 // If the process dies in between, a message is sent twice, with the same UUID. So may be the last one
 // before Limit or before the end of ctx, if the subscriber ends before it has passed on the ack.
+//
+// Of two calls at the same time under one name, one ends with [ErrTaken] and nacks its message; with
+// [Publisher] it may have sent it, and the other sends it again.
 func (p *Replayer) Drain(ctx context.Context, d Dead) (Status, error) {
 	d.setDefaults()
 	r := d.request()

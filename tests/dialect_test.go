@@ -53,6 +53,9 @@ func statements(d *dialect.Dialect) map[string]string {
 
 // lacks reports whether the database cannot have a statement.
 func lacks(d *dialect.Dialect, field string) bool {
+	if field == "SelectShortKeys" {
+		return d.Name != dialect.MySQLName
+	}
 	return (field == "ClaimAndAdvance" || field == "SelectHidden") && d.Name != dialect.PostgresName
 }
 

@@ -13,8 +13,10 @@ const (
 			attempts INT PATH '$.attempts', error TEXT PATH '$.error', blocks BIGINT PATH '$.blocks')) j`
 )
 
-// MariaDB reads a whole key to find the message before another one. So SelectPending searches for it only
-// in a short key; for a long one it returns -1. MySQL would sort the whole key for an order by id alone.
+// MariaDB reads a whole key to find the message before another one, and all that was sent of the key, as long as some transaction
+// can still see it. So SelectPending does not search for each message: SelectShortKeys reads each key once, and of a long one only
+// the beginning. Its outer LIMIT keeps the servers from asking for each message again whether the key is long. MySQL would sort the
+// whole key for an order by id alone.
 var mysqlOutbox = Outbox{
 	SelectWhereabouts: `
 		SELECT LOWER(DATABASE()), applied_at
@@ -29,21 +31,24 @@ var mysqlOutbox = Outbox{
 	SelectGuard: `SELECT /*M! 1 + */ 0`, // true on MariaDB, which reads the comments in Insert too
 
 	SelectPending: `
-		SELECT ` + outboxColumns + `, created_at, {now} - created_at AS age,
-			CASE WHEN o.order_key IS NULL THEN NULL
-			WHEN (
-				SELECT k.id FROM millrace_outbox k FORCE INDEX (by_order)
-				WHERE k.order_hash = o.key_hash
-				ORDER BY k.order_hash, k.id
-				LIMIT 63, 1) IS NOT NULL THEN -1
-			ELSE (
-				SELECT MAX(k.id) FROM millrace_outbox k FORCE INDEX (by_order)
-				WHERE k.order_hash = o.key_hash AND k.id < o.id) END AS behind
-		FROM millrace_outbox o FORCE INDEX (by_status)
+		SELECT ` + outboxColumns + `, created_at, {now} - created_at AS age
+		FROM millrace_outbox FORCE INDEX (by_status)
 		WHERE id NOT IN (SELECT j.id FROM ` + mysqlIDs + `)
 			AND status = 0 AND due_at = 0 AND id > ? AND (? >> ABS(key_hash % ?)) & 1 = 1
 		ORDER BY id
 		LIMIT ?`,
+	SelectShortKeys: `
+		SELECT short.key_hash, k.id
+		FROM (
+			SELECT j.id AS key_hash, (
+				SELECT o.id FROM millrace_outbox o FORCE INDEX (by_order)
+				WHERE o.order_hash = j.id
+				ORDER BY o.order_hash, o.id
+				LIMIT 63, 1) AS beyond
+			FROM ` + mysqlIDs + `
+			LIMIT 1000000) short
+		STRAIGHT_JOIN millrace_outbox k FORCE INDEX (by_order) ON k.order_hash = short.key_hash
+		WHERE short.beyond IS NULL`,
 	SelectDue: `
 		SELECT ` + outboxColumns + `, created_at, {now} - created_at AS age
 		FROM millrace_outbox FORCE INDEX (by_status)

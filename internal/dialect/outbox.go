@@ -19,9 +19,12 @@ type Outbox struct {
 
 	// These read messages, except those that the reader already has. Their mask has a bit for each
 	// shard that the reader owns. For a message with an order key, SelectPending returns the id of
-	// the unsent message before it; for a long key it may return -1: there may be one.
+	// the unsent message before it; where SelectShortKeys is not empty, that tells.
 	SelectPending string
 	SelectDue     string
+
+	// SelectShortKeys takes a list of keys, and returns the ids of the unsent messages of those that have few.
+	SelectShortKeys string
 
 	// SelectNextDue returns how soon the next retry is due, SelectLaterDue how soon the next that is not due yet.
 	SelectNextDue  string
