@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -53,7 +54,7 @@ func statements(d *dialect.Dialect) map[string]string {
 
 // lacks reports whether the database cannot have a statement.
 func lacks(d *dialect.Dialect, field string) bool {
-	return (field == "ClaimAndAdvance" || field == "SelectHidden") && d.Name != dialect.PostgresName
+	return slices.Contains([]string{"ClaimAndAdvance", "SelectHidden", "SelectLacking"}, field) && d.Name != dialect.PostgresName
 }
 
 // spelled is a statement of the dialect with its arguments, whose lists are spelled out.
