@@ -3,12 +3,9 @@ package watermillsql_test
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
-	"weak"
 
 	"github.com/ThreeDotsLabs/watermill"
 	wmsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
@@ -260,58 +257,6 @@ func ended(t *testing.T, messages <-chan *message.Message) {
 	default:
 		assert.Fail(t, "the channel is not closed yet")
 	}
-}
-
-// held is a value in a context.
-type held struct{ _ [64]byte }
-
-// TestASubscriptionThatEndedIsForgotten: what its context holds is free while the Subscriber is open.
-func TestASubscriptionThatEndedIsForgotten(t *testing.T) {
-	each(t, func(t *testing.T, db *testdb.DB) {
-		newPublisher(t, db, "orders")
-		s := newSubscriber(t, db, "group")
-		once := func() weak.Pointer[held] {
-			value := &held{}
-			ctx, cancel := context.WithCancel(context.WithValue(t.Context(), held{}, value))
-			messages, err := s.Subscribe(ctx, "orders")
-			require.NoError(t, err)
-			cancel()
-			for range messages { // until it is closed
-			}
-			return weak.Make(value)
-		}
-		value := once()
-		rig.Eventually(t, "the context is free", func() bool { runtime.GC(); return value.Value() == nil })
-	})
-}
-
-// watched is a context that counts what waits for its end.
-type watched struct {
-	context.Context //nolint:containedctx // it is one
-	done            chan struct{}
-	waiting         atomic.Int64
-}
-
-func (w *watched) Done() <-chan struct{} { return w.done }
-
-// AfterFunc is called by package context.
-func (w *watched) AfterFunc(func()) (stop func() bool) {
-	w.waiting.Add(1)
-	return sync.OnceValue(func() bool { w.waiting.Add(-1); return true })
-}
-
-// TestASubscriberThatClosedIsForgotten: the context that it got, the program's for instance, may live on.
-func TestASubscriberThatClosedIsForgotten(t *testing.T) {
-	each(t, func(t *testing.T, db *testdb.DB) {
-		newPublisher(t, db, "orders")
-		s := newSubscriber(t, db, "group")
-		ctx := &watched{Context: t.Context(), done: make(chan struct{})}
-		_, err := s.Subscribe(ctx, "orders")
-		require.NoError(t, err)
-		require.Positive(t, ctx.waiting.Load())
-		require.NoError(t, s.Close())
-		rig.Eventually(t, "nothing waits for its end", func() bool { return ctx.waiting.Load() == 0 })
-	})
 }
 
 // watermill-sql's own Close can return a moment before the channel is closed.

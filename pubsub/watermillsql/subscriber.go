@@ -98,29 +98,14 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, errorf("subscribe to topic %q: %w", topic, err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(s.ended, cancel) //nolint:contextcheck // it ends with either
+	context.AfterFunc(s.ended, cancel) //nolint:contextcheck // it ends with either
 	messages, err := s.inner.Subscribe(ctx, topic)
 	if err != nil {
-		stop()
 		cancel()
 		return nil, errorf("subscribe to topic %q: %w", topic, err)
 	}
 	s.channels.Store(messages, nil)
-	context.AfterFunc(ctx, func() { s.forget(messages, stop) })
 	return messages, nil
-}
-
-// forget lets go of a subscription whose context has ended.
-func (s *Subscriber) forget(messages <-chan *message.Message, stop func() bool) {
-	stop()
-	drain(messages) // Close waits for that, too
-	s.channels.Delete(messages)
-}
-
-// drain waits until a channel is closed.
-func drain(messages <-chan *message.Message) {
-	for range messages { // they are redelivered
-	}
 }
 
 // Close ends all subscriptions and, unlike watermill-sql's, waits until their channels are closed.
@@ -133,10 +118,10 @@ func (s *Subscriber) Close() error {
 		// A subscription waits in the database while another one of its group handles a message:
 		// on MySQL for up to innodb_lock_wait_timeout.
 		defer time.AfterFunc(lastAck, s.end).Stop()
-		defer s.end() // or else the contexts of the subscribers would hold those of the subscriptions
 		s.err = s.inner.Close()
 		s.channels.Range(func(channel, _ any) bool {
-			drain(channel.(<-chan *message.Message))
+			for range channel.(<-chan *message.Message) { // until it is closed
+			}
 			return true
 		})
 	})
