@@ -23,7 +23,7 @@ type background struct {
 	once     sync.Once
 	mu       sync.Mutex // makes a run begin before closed, or not at all
 
-	routers sync.Map      // with the plugin
+	routers sync.Map      // weak pointers to those with the plugin
 	turn    chan struct{} // full while a router's plugin does the background work
 
 	runners sync.WaitGroup

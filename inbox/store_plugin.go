@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"time"
+	"weak"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -42,7 +43,8 @@ import (
 // logged; an Inbox of the router has the guard inside.
 func (s *Store) Plugin() message.RouterPlugin {
 	return func(r *message.Router) error {
-		if _, again := s.work.routers.LoadOrStore(r, true); again {
+		router := weak.Make(r) // nothing tells that its Run failed
+		if _, again := s.work.routers.LoadOrStore(router, true); again {
 			return nil
 		}
 		s.logTo(r.Logger())
@@ -50,17 +52,17 @@ func (s *Store) Plugin() message.RouterPlugin {
 		defer cancel()
 		s.work.expects.Store(true) // before the check, which looks for a janitor
 		if err := s.checkAtStart(ctx); err != nil {
-			s.work.routers.Delete(r)
+			s.work.routers.Delete(router)
 			return err
 		}
-		if _, guards := guarded.LoadOrStore(r, true); !guards { // for all Stores of the router: a second one would see each run twice
+		if _, guards := guarded.LoadOrStore(router, true); !guards { // for all Stores of the router: a second one would see each run twice
 			r.AddMiddleware(s.guard)
 		}
 		r.AddSubscriberDecorators(message.MessageTransformSubscriberDecorator(func(msg *message.Message) {
 			attend(msg)
 			original.Keep(msg)
 		}))
-		go s.runWith(r)
+		go s.runWith(router, r.Running())
 		return nil
 	}
 }
@@ -88,21 +90,22 @@ func (s *Store) checkAtStart(ctx context.Context) error {
 	return nil
 }
 
-// runWith does the background work while r runs, unless another router's plugin does it. A router
-// announces that it runs, but not that it has stopped, so runWith polls for that.
-func (s *Store) runWith(r *message.Router) {
-	defer s.work.routers.Delete(r)
-	defer guarded.Delete(r)
-	const look = 200 * time.Millisecond
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	select {
-	case <-r.Running():
-	case <-s.work.closed:
+// routerLook is how often the plugin looks at its router, which announces that it runs, but neither that
+// its Run has failed nor that it has stopped.
+const routerLook = 200 * time.Millisecond
+
+// runWith does the background work while a router runs, unless another router's plugin does it.
+func (s *Store) runWith(router weak.Pointer[message.Router], running <-chan struct{}) {
+	defer s.work.routers.Delete(router)
+	defer guarded.Delete(router)
+	r := s.started(router, running)
+	if r == nil {
 		return
 	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	go func() {
-		tick := time.NewTicker(look)
+		tick := time.NewTicker(routerLook)
 		defer tick.Stop()
 		for !r.IsClosed() {
 			select {
@@ -122,7 +125,26 @@ func (s *Store) runWith(r *message.Router) {
 	}
 }
 
-// guarded are the routers that have a guard.
+// started waits until a router runs and returns it. It returns nil if the router is closed or, as
+// its Run failed, freed before, or if the Store is closed.
+func (s *Store) started(router weak.Pointer[message.Router], running <-chan struct{}) *message.Router {
+	tick := time.NewTicker(routerLook)
+	defer tick.Stop()
+	for {
+		select {
+		case <-running:
+			return router.Value()
+		case <-s.work.closed:
+			return nil
+		case <-tick.C:
+			if r := router.Value(); r == nil || r.IsClosed() && !r.IsRunning() {
+				return nil
+			}
+		}
+	}
+}
+
+// guarded are weak pointers to the routers that have a guard.
 var guarded sync.Map
 
 // carried reports whether tx came with a context that was given to a publisher: it is that of

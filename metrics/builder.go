@@ -57,7 +57,7 @@ func (b *Builder) Shadow() *ShadowObserver { return b.shadow }
 
 // WatchStore registers the gauges of the inbox's tables. A registry takes one Store. A service with
 // two gives each a Builder of its own, on registries that prometheus.WrapRegistererWith made with a
-// label that tells them apart.
+// label named "database", by which the rules for alerts tell them apart.
 func (b *Builder) WatchStore(store *inbox.Store) error {
 	if store == nil {
 		return errors.New("metrics: WatchStore needs a *inbox.Store")
@@ -78,7 +78,7 @@ func (b *Builder) watch(what string, c prometheus.Collector) error {
 	err := b.registry.Register(c)
 	if errors.As(err, new(prometheus.AlreadyRegisteredError)) {
 		return fmt.Errorf("metrics: this registry watches %s already: if there are two, give each a Builder "+
-			"of its own, on a registry made by prometheus.WrapRegistererWith with a label that tells them apart", what)
+			"of its own, on a registry made by prometheus.WrapRegistererWith with a label \"database\" that tells them apart", what)
 	}
 	if err != nil {
 		return fmt.Errorf("metrics: watch %s: %w", what, err)

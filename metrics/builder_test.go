@@ -96,17 +96,21 @@ func TestARegistryMayBeUsedTwice(t *testing.T) {
 	require.ErrorContains(t, second.WatchStore(b.store), "this registry watches a Store already")
 	require.ErrorContains(t, second.WatchOutbox(b.out), "WrapRegistererWith")
 
-	_, err = metrics.NewBuilder(prometheus.WrapRegistererWith(prometheus.Labels{"db": "b"}, b.registry), metrics.Config{})
+	_, err = metrics.NewBuilder(prometheus.WrapRegistererWith(prometheus.Labels{"database": "b"}, b.registry), metrics.Config{})
 	require.Error(t, err, "with a label, and without it")
-	shared := prometheus.NewPedanticRegistry()
+	registry := prometheus.NewPedanticRegistry()
+	builderOf := func(database string) (*metrics.Builder, error) {
+		labels := prometheus.Labels{"database": database}
+		return metrics.NewBuilder(prometheus.WrapRegistererWith(labels, registry), metrics.Config{})
+	}
 	for i, label := range []string{"a", "b", "b"} {
-		builder, err := metrics.NewBuilder(prometheus.WrapRegistererWith(prometheus.Labels{"db": label}, shared), metrics.Config{})
+		builder, err := builderOf(label)
 		require.NoError(t, err)
 		fire(builder.Inbox(), inbox.Event{Consumer: "billing"})
 		err = builder.WatchStore(b.store)
 		assert.Equal(t, i == 2, err != nil, "%s: %v", label, err)
 	}
-	_, err = shared.Gather()
+	_, err = registry.Gather()
 	require.NoError(t, err)
 	other, err := metrics.NewBuilder(b.registry, metrics.Config{Namespace: "billing"})
 	require.NoError(t, err)

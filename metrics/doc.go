@@ -29,7 +29,8 @@
 //
 // The values of consumer come from the service's configuration; those of reason, result, state and
 // age are sets that package inbox documents. event_type and topic come from messages: beyond
-// Config.MaxValues event types of a consumer, or topics, the rest are counted as "other".
+// Config.MaxValues event types of a consumer, or topics, the rest are counted as "other". A service
+// with several databases adds the label database, see [Builder.WatchStore].
 //
 // # Alerts
 //

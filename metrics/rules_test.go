@@ -47,9 +47,9 @@ var (
 	legend   = regexp.MustCompile(`\{\{([a-z_]+)\}\}`)
 )
 
-// fromScraping are labels that Prometheus adds, fromBrokers those of others' metrics.
+// fromScraping are labels that Prometheus adds, or a service with several databases; fromBrokers those of others' metrics.
 var (
-	fromScraping = []string{"job", "instance", "le"}
+	fromScraping = []string{"job", "database", "instance", "le"}
 	fromBrokers  = []string{"queue", "consumergroup", "topic"}
 )
 
@@ -91,6 +91,9 @@ func TestAlertsAskForWhatThereIs(t *testing.T) {
 	exposed := full(t).exposed()
 	for _, r := range rules(t) {
 		check(t, exposed, r.Expr)
+		for _, by := range grouping.FindAllStringSubmatch(r.Expr, -1) {
+			assert.Regexp(t, `^job, database\b`, by[1], "%s: one database would hide another", r.Alert)
+		}
 		assert.Contains(t, []string{"page", "warn"}, r.Labels["severity"], r.Alert)
 		assert.NotEmpty(t, r.Annotations["summary"], r.Alert)
 	}

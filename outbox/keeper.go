@@ -21,6 +21,7 @@ var errLeaseLost = errors.New("the relay did not extend its lease in time and lo
 type keeper struct {
 	*Relay
 	lease      *lease
+	once       bool     // the pump works once
 	generation int      // of the shards
 	owned      shardSet // by the database
 
@@ -112,8 +113,9 @@ const (
 	restUnsettled = 500 * time.Millisecond
 )
 
-// run beats until ctx ends, and then returns nil, or until the lease is lost.
+// run beats until ctx ends, and then returns nil, or until the lease is lost or RelayBatch gives up.
 func (k *keeper) run(ctx context.Context) error {
+	began := time.Now()
 	for {
 		settled := false
 		err := k.await("the keeper of the shards", func() (err error) { settled, err = k.beat(ctx); return err })
@@ -122,6 +124,8 @@ func (k *keeper) run(ctx context.Context) error {
 			return nil //nolint:nilerr // it was told to end
 		case errors.Is(err, errLeaseLost) || err != nil && !k.lease.valid():
 			return fmt.Errorf("%w: %w", errLeaseLost, err)
+		case err != nil && k.once && k.asked == 0 && time.Since(began) >= k.config.Drain: // the pump waits for shards
+			return database.Explain(err)
 		case err != nil:
 			k.log.Error("outbox: the relay could not extend its lease; retrying", database.Explain(err), nil)
 		}

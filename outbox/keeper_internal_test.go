@@ -59,6 +59,22 @@ func TestAnAnswerToAnEarlierOrderGivesNothingUp(t *testing.T) {
 	assert.Equal(t, 1, k.owned.size())
 }
 
+// TestRelayBatchWaitsForShardsNoLongerThanDrain: it has nothing in hand.
+func TestRelayBatchWaitsForShardsNoLongerThanDrain(t *testing.T) {
+	k := newKeeper(newTestRelay(t, RelayConfig{Drain: time.Nanosecond}))
+	k.once = true
+	require.NoError(t, k.begin(t.Context()))
+	k.db.MustExec(`ALTER TABLE millrace_outbox_shards RENAME TO away`)
+	ended := make(chan error, 1)
+	go func() { ended <- k.run(t.Context()) }()
+	select {
+	case err := <-ended:
+		require.ErrorIs(t, err, ErrNotMigrated)
+	case <-time.After(time.Minute):
+		require.Fail(t, "it waits for ever")
+	}
+}
+
 func TestAnAnswerDoesNotHastenTheNextBeat(t *testing.T) {
 	r := newTestRelay(t, RelayConfig{})
 	synctest.Test(t, func(t *testing.T) {

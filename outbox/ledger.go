@@ -127,6 +127,8 @@ type flusher struct {
 	failures int
 	toldAt   time.Time // when a failure was last logged
 	retryAt  time.Time
+	failing  time.Time // since when; zero where the last write did not fail
+	beaten   bool      // [pump.beats], by failing
 }
 
 // flush is a ledger on its way into the table. Each statement commits by itself: a transaction
@@ -187,6 +189,7 @@ func (p *pump) flushed(f *flush) {
 		return
 	}
 	p.flusher.failures, p.flusher.written = 0, f.ledger.number
+	p.flusher.failing, p.flusher.beaten = time.Time{}, false
 	if f.missing > 0 {
 		p.missed(f)
 	}
@@ -220,6 +223,7 @@ func (p *pump) flushFailed(f *flush) {
 	fl.failed, f.doubtful = f, true
 	fl.retryAt = time.Now().Add(growing(fl.failures, 100*time.Millisecond, 5*time.Second))
 	p.fail(f.err)
+	fl.beaten = p.beats(&fl.failing, time.Now())
 }
 
 // againEvery is the pause between two log lines about a failure that lasts.

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"sync"
 	"sync/atomic"
@@ -40,6 +41,7 @@ type pump struct {
 	lastConfirm time.Time
 	sent        int
 	failure     error // the first, for RelayBatch
+	beaten      bool  // the outbox was out of reach for Config.Drain: RelayBatch gives up
 
 	reader  reader
 	flusher flusher
@@ -88,8 +90,8 @@ func newPump(r *Relay, l *lease, once bool) *pump {
 	return p
 }
 
-// work pumps until ctx ends, the lease is lost or, with once, nothing is left. It then waits for
-// messages on their way to the broker, for Config.Drain at most, also after a panic.
+// work pumps until ctx ends, the lease is lost or, with once, nothing is left or can be done. It
+// then waits for messages on their way to the broker, for Config.Drain at most, also after a panic.
 func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-chan struct{}) error {
 	defer p.disown(context.WithoutCancel(ctx))
 	defer p.end()
@@ -98,22 +100,31 @@ func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-c
 	stop, drained := ctx.Done(), (<-chan time.Time)(nil)
 	ctx = context.WithoutCancel(ctx)
 	defer p.leaveOutage(ctx)
+	drain := func() {
+		stop, drained = nil, time.After(p.config.Drain)
+		p.drained = time.Now().Add(p.config.Drain)
+		p.close()
+	}
 	for {
+		if p.beaten && drained == nil {
+			drain()
+		}
 		p.dispatch()
 		p.read(ctx)
 		p.flush(ctx)
 		p.sayOverdue(time.Now())
-		if p.closing.Load() && p.idle() || p.once && p.finished() {
+		switch {
+		case p.closing.Load() && p.idle(), p.once && p.finished():
 			return p.failure
+		case p.flusher.beaten && p.lanesIdle():
+			return p.undrained()
 		}
 		timer.Reset(time.Until(p.nextAlarm()))
 		select {
 		case <-stop:
-			stop, drained = nil, time.After(p.config.Drain)
-			p.drained = time.Now().Add(p.config.Drain)
-			p.close()
+			drain()
 		case <-drained:
-			return errDrain
+			return p.undrained()
 		case err := <-lost:
 			return err
 		case o := <-k.changes:
@@ -175,6 +186,25 @@ func (p *pump) end() {
 // errDrain says that a relay had to stop before it knew the result of every message on its way.
 var errDrain = errors.New("the broker did not confirm, or the database did not record, every message on its way " +
 	"within Drain: they will be sent again, with the same UUIDs")
+
+// undrained returns errDrain and, for RelayBatch, the first failure.
+func (p *pump) undrained() error {
+	if p.failure == nil {
+		return errDrain
+	}
+	return fmt.Errorf("%w: %w", errDrain, p.failure)
+}
+
+// beats reports whether something has failed for so long that RelayBatch gives up. It notes in
+// since when that began.
+func (p *pump) beats(since *time.Time, now time.Time) bool {
+	if since.IsZero() {
+		*since = now
+	}
+	over := p.once && now.Sub(*since) >= p.config.Drain
+	p.beaten = p.beaten || over
+	return over
+}
 
 // maySend reports whether a lane may send: no other relay can own its shards, and nobody told
 // this one to stop.

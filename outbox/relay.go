@@ -121,7 +121,9 @@ func (r *Relay) Run(ctx context.Context) error {
 // RelayBatch relays what is stored now and returns how many messages it sent: for those who
 // prefer cron to [Relay.Run]. It leaves messages whose retry is not due, and those of shards
 // that a running relay owns, to a later call. The error is the first failure; RelayBatch still
-// tries the other messages, unless nothing gets through.
+// tries the other messages, unless nothing gets through. It gives up when the outbox cannot be read
+// or written for RelayConfig.Drain: a later call sends again, with the same UUIDs, what this one
+// has sent and could not record.
 func (r *Relay) RelayBatch(ctx context.Context) (sent int, err error) {
 	if sent, err = r.oneTerm(ctx, true); err != nil {
 		err = errorf("relay: %w", err)
@@ -146,6 +148,7 @@ func (r *Relay) term(ctx context.Context) error {
 // oneTerm works for as long as one lease holds. When it returns, everything it started has ended.
 func (r *Relay) oneTerm(ctx context.Context, once bool) (sent int, err error) {
 	k := newKeeper(r)
+	k.once = once
 	if err := k.begin(ctx); err != nil {
 		return 0, database.Explain(err)
 	}

@@ -90,7 +90,8 @@ type RelayConfig struct {
 	// deletes them when the broker has confirmed them.
 	Retention time.Duration
 
-	// Drain bounds how long Run, told to stop, waits for messages on their way to the broker.
+	// Drain bounds how long Run, told to stop, waits for messages on their way to the broker, and
+	// for how long RelayBatch tries again to read or to write an outbox that is out of reach.
 	// Defaults to 10 seconds, which is below the grace period of most orchestrators.
 	Drain time.Duration
 

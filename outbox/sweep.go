@@ -50,4 +50,5 @@ func (p *pump) readFailed(now time.Time, r *reading) {
 	}
 	rd.lookAt = now.Add(growing(rd.failures, 100*time.Millisecond, 5*time.Second))
 	p.fail(r.err)
+	p.beats(&rd.failing[r.kind], now)
 }

@@ -76,10 +76,10 @@ func (a alerts) of(r Rules, which string) (rules []alertRule) {
 		})
 	}
 	age := func(metric string) string {
-		return fmt.Sprintf("max by (job, consumer) (%s%s{%s})", a.metrics, metric, which)
+		return fmt.Sprintf("max by (job, database, consumer) (%s%s{%s})", a.metrics, metric, which)
 	}
 	rate := func(metric string) string {
-		return fmt.Sprintf("sum by (job, consumer) (rate(%s%s{%s}[%s]))", a.metrics, metric, which, share)
+		return fmt.Sprintf("sum by (job, database, consumer) (rate(%s%s{%s}[%s]))", a.metrics, metric, which, share)
 	}
 	t := r.Alerts
 	if t.PendingAge > 0 {
@@ -92,7 +92,7 @@ func (a alerts) of(r Rules, which string) (rules []alertRule) {
 	}
 	if t.Parked != nil {
 		add("Parked", "warn", "1m", "runbook.md#millraceparked", "{{ $value }} messages wait for an operator",
-			`sum by (job, consumer) (max by (job, consumer, state) (%smessages{%s, state=~"parked|failed_terminal"})) > %d`,
+			`sum by (job, database, consumer) (max by (job, database, consumer, state) (%smessages{%s, state=~"parked|failed_terminal"})) > %d`,
 			a.metrics, which, *t.Parked)
 	}
 	if t.Duplicates > 0 {

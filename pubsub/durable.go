@@ -232,7 +232,7 @@ func (d *durable) Subscribe(ctx context.Context, topic string) (<-chan *message.
 		return nil, err // of another package, in its words
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	context.AfterFunc(d.ended, cancel) //nolint:contextcheck // it ends with either
+	stop := context.AfterFunc(d.ended, cancel) //nolint:contextcheck // it ends with either
 	out := make(chan *message.Message)
 	var senders, answers sync.WaitGroup
 	w := newWorker(d.Durable, queue, topic, out, &answers)
@@ -245,6 +245,7 @@ func (d *durable) Subscribe(ctx context.Context, topic string) (<-chan *message.
 	senders.Go(func() { w.run(ctx) })
 	d.open.Go(func() {
 		defer close(out)
+		defer stop() // or else d would hold ctx until it is closed
 		senders.Wait()
 		go func() {
 			answers.Wait()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -56,7 +57,7 @@ func lacks(d *dialect.Dialect, field string) bool {
 	if field == "SelectShortKeys" {
 		return d.Name != dialect.MySQLName
 	}
-	return (field == "ClaimAndAdvance" || field == "SelectHidden") && d.Name != dialect.PostgresName
+	return slices.Contains([]string{"ClaimAndAdvance", "SelectHidden", "SelectLacking"}, field) && d.Name != dialect.PostgresName
 }
 
 // spelled is a statement of the dialect with its arguments, whose lists are spelled out.

@@ -50,6 +50,10 @@ type Dialect struct {
 	// would hide them. It is empty where a connection has no search path.
 	SelectHidden string
 
+	// SelectLacking returns the schema that the user has named, if there is none of that name. Empty where the connection
+	// names the database.
+	SelectLacking string
+
 	// The server. SelectBackend names the server process behind a connection. SelectColumns
 	// returns each column with its table, that table's kind of storage, and the rights that the role has on the column,
 	// on MySQL without DELETE. SelectRole returns the role as GRANT has it.
@@ -231,7 +235,7 @@ func (d *Dialect) render(names Names) {
 		}
 	}
 	// Queries of the catalogue compare names, so they need the bare prefix.
-	for _, query := range []*string{&d.SelectHidden, &d.SelectColumns, &d.SelectSizes, &d.SelectOutgrown, &d.SelectUnanalysed} {
+	for _, query := range []*string{&d.SelectHidden, &d.SelectLacking, &d.SelectColumns, &d.SelectSizes, &d.SelectOutgrown, &d.SelectUnanalysed} {
 		*query = strings.NewReplacer("{prefix}", prefix, "{schema}", names.Schema).Replace(*query)
 	}
 	d.Outbox.name(qualified)

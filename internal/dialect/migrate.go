@@ -78,6 +78,21 @@ func (d *Dialect) hides(ctx context.Context, db sqlx.QueryerContext) error {
 		"set Config.Schema to the one that is meant", has, first)
 }
 
+// lacks returns an error if there is no such schema as the user has named.
+func (d *Dialect) lacks(ctx context.Context, db sqlx.QueryerContext) error {
+	if d.SelectLacking == "" {
+		return nil
+	}
+	var schema string
+	switch err := db.QueryRowxContext(ctx, d.SelectLacking).Scan(&schema); {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look for the schema: %w", err)
+	}
+	return fmt.Errorf("there is no schema %q: create it, or leave Config.Schema empty", schema)
+}
+
 // misread returns an error if the server would read our statements as another SQL.
 func (d *Dialect) misread(ctx context.Context, db sqlx.QueryerContext) error {
 	if d.Name != MySQLName {
@@ -99,6 +114,9 @@ func (d *Dialect) misread(ctx context.Context, db sqlx.QueryerContext) error {
 // DDL commits by itself, each statement does nothing the second time. If the schema is that of this release,
 // the role needs no right to make tables.
 func (d *Dialect) Migrate(ctx context.Context, db *sqlx.DB) error {
+	if err := d.lacks(ctx, db); err != nil {
+		return err
+	}
 	if hides := d.hides(ctx, db); hides != nil {
 		if pending, err := d.Pending(ctx, db); err != nil || len(pending) == 0 {
 			return err

@@ -45,6 +45,9 @@ var postgres = Dialect{
 		FROM pg_class c
 		JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE c.relname = '{prefix}schema' AND '{schema}' = '' AND pg_table_is_visible(c.oid) AND n.nspname <> current_schema()`,
+	SelectLacking: `
+		SELECT '{schema}'
+		WHERE '{schema}' <> '' AND NOT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = '{schema}')`,
 
 	SelectIdentity:  `SELECT EXTRACT(EPOCH FROM pg_postmaster_start_time())::TEXT, 0`, // whatever the session's time zone
 	SelectIsolation: `SELECT 'default_transaction_isolation', current_setting('default_transaction_isolation')`,

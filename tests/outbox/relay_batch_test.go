@@ -2,6 +2,7 @@ package outbox_test
 
 import (
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -94,6 +95,47 @@ var relayBatchBodies = []testdb.Body{
 			return p.rows() == 0
 		})
 		b.once(all)
+	})},
+	{Name: "a batch whose table is out of reach", Why: "it ends with the error, and the next one sends what is there", Run: strictly(func(t *testing.T, p *post, b *strict) {
+		relay := p.newRelay(b, func(c *outbox.RelayConfig) { c.Batch, c.Drain = 5, 100*time.Millisecond })
+		batch := func() (n int, err error) {
+			ended := make(chan error, 1)
+			go func() {
+				var err error
+				n, err = relay.RelayBatch(t.Context())
+				ended <- err
+			}()
+			err = rig.Within(t, ended, "RelayBatch does not return")
+			return n, err
+		}
+		rename := func(from, to string) {
+			_, err := p.db.ExecContext(t.Context(), `ALTER TABLE `+from+` RENAME TO `+to)
+			assert.NoError(t, err)
+		}
+		all := p.store("orders", append(b.letters("k", 3), b.letters("", 30)...)...)
+		rename("millrace_outbox", "away")
+		_, err := batch()
+		require.ErrorIs(t, err, outbox.ErrNotMigrated)
+		assert.NotContains(t, err.Error(), "within Drain")
+		assert.Empty(t, b.counts())
+		rename("away", "millrace_outbox")
+
+		var once sync.Once
+		b.with(func() { b.before = func() { once.Do(func() { rename("millrace_outbox", "away") }) } })
+		_, err = batch()
+		require.ErrorIs(t, err, outbox.ErrNotMigrated)
+		require.ErrorContains(t, err, "within Drain")
+		rename("away", "millrace_outbox")
+		assert.Equal(t, len(all), p.rows(), "what was sent is not recorded")
+
+		n, err := batch()
+		require.NoError(t, err)
+		assert.Equal(t, len(all), n)
+		assert.Zero(t, p.rows())
+		sent := b.counts()
+		for _, id := range all {
+			assert.Positive(t, sent[id])
+		}
 	})},
 	{Name: "a batch beside a relay that runs", Why: "each message is sent by one of them", Run: strictly(func(t *testing.T, p *post, b *strict) {
 		p.relayTo(b)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -129,6 +130,33 @@ func TestCtrlCStopsBetweenBatches(t *testing.T) {
 	assert.Less(t, done, 30)
 	assert.Regexp(t, `^\d+ messages? to be handled now\n$`, out.String())
 	assert.Contains(t, problems.String(), " done")
+}
+
+// TestASecondCtrlCEndsTheCommandAtOnce: it may wait for something that no context ends, such as its input.
+func TestASecondCtrlCEndsTheCommandAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, testdb.On(t, "sqlite"))
+	for name, signal := range map[string]syscall.Signal{"Ctrl-C": syscall.SIGINT, "SIGTERM": syscall.SIGTERM} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cmd := command(t.Context(), s.db.DSN, "payload", "replace", "7", "--file", "-", "--reason", "x", "--yes")
+			input, err := cmd.StdinPipe()
+			require.NoError(t, err)
+			require.NoError(t, cmd.Start())
+			_, err = input.Write(make([]byte, 1<<20)) // more than a pipe holds
+			require.NoError(t, err)
+			ended := make(chan error, 1)
+			go func() { ended <- cmd.Wait() }()
+			rig.Eventually(t, "it ends", func() bool {
+				_ = cmd.Process.Signal(signal) // it may have ended
+				return len(ended) > 0
+			})
+			require.Error(t, <-ended)
+			status, is := cmd.ProcessState.Sys().(syscall.WaitStatus)
+			require.True(t, is)
+			assert.Equal(t, signal, status.Signal(), "the first did not end it")
+		})
+	}
 }
 
 // TestARetryOfManyGoesOnWhereItEnded: what each of two commands says is what it did, and no message is retried twice.
