@@ -18,6 +18,7 @@ const farewell = 5 * time.Second
 type session struct {
 	*amqp091.Connection
 	sever func()
+	lost  <-chan *amqp091.Error // gets why the connection ended; nil if it is shared
 }
 
 // dial connects and logs in.
@@ -46,7 +47,8 @@ func dial(config amqp.ConnectionConfig) (*session, error) {
 		return nil, fmt.Errorf("connect to RabbitMQ: %w", err)
 	}
 	connected = true
-	return &session{conn, func() { _ = wire.Close() }}, nil
+	lost := conn.NotifyClose(make(chan *amqp091.Error, 1)) // before anybody uses it: later the reason may be gone
+	return &session{conn, func() { _ = wire.Close() }, lost}, nil
 }
 
 // settingsOf copies the settings that amqp091 writes to: one Config may serve several connections.
@@ -120,7 +122,7 @@ func (s shared) current() (*session, error) {
 	if conn.IsClosed() {
 		return nil, ErrNotConnected
 	}
-	return &session{conn, func() { _ = conn.CloseDeadline(time.Now()) }}, nil
+	return &session{conn, func() { _ = conn.CloseDeadline(time.Now()) }, nil}, nil
 }
 
 func (s shared) close() error { return nil }

@@ -35,7 +35,7 @@ func text(value any) string {
 // number that JSON does not have becomes a string.
 func plain(value any) any {
 	switch v := value.(type) {
-	case nil, string, bool, byte, int8, int16, int, int32, int64:
+	case nil, string, bool, byte, uint16, uint32, int8, int16, int, int32, int64:
 		return v
 	case float32:
 		return number(float64(v), 32)
@@ -87,6 +87,10 @@ func integer(value any) (n int64, is bool) {
 	case int8:
 		return int64(v), true
 	case byte:
+		return int64(v), true
+	case uint16:
+		return int64(v), true
+	case uint32:
 		return int64(v), true
 	case int:
 		return int64(v), true

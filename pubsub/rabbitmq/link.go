@@ -2,7 +2,6 @@ package rabbitmq
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
-	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
 // link keeps one connection and makes a new one when it is lost.
@@ -99,28 +97,38 @@ func (l *link) sever() {
 	}
 }
 
-// keep replaces s when it is lost, and then its successors.
+// keep replaces s when it is lost, and then its successors. If what was read or sent ended one soon, the next may end
+// as soon: RabbitMQ counts each time a failed delivery of what the subscriber had, so keep waits before it connects.
 func (l *link) keep(s *session) {
+	pauses := newPauses(l.config)
 	for s != nil {
-		lost := s.NotifyClose(make(chan *amqp091.Error, 1))
+		began := time.Now()
 		select {
 		case <-l.closing:
 			return
-		case reason := <-lost:
+		case reason := <-s.lost:
 			s.sever() // amqp091 waits for a blocked writer before it closes the socket
-			s = l.replace(reason)
+			if !refused(reason) || time.Since(began) >= pauses.BackoffMaxInterval {
+				pauses = newPauses(l.config)
+				s = l.replace(lossOf(reason), 0)
+			} else {
+				s = l.replace(lossOf(reason), pauses.next())
+			}
 		}
 	}
 }
 
-func (l *link) replace(reason *amqp091.Error) *session {
-	err := errors.New("the connection was closed")
-	if reason != nil {
-		err = reason
-	}
-	l.logger.Error("Lost the connection to RabbitMQ", err, nil)
-	if !l.set(nil, err) {
+// replace returns the next connection, nil if the link is closed.
+func (l *link) replace(why error, pause time.Duration) *session {
+	l.logger.Error("Lost the connection to RabbitMQ", why, nil)
+	if !l.set(nil, why) {
 		return nil
+	}
+	if pause > 0 {
+		l.logger.Info("The connection to RabbitMQ ended soon, waiting before the next", watermill.LogFields{"error": why, "pause": pause})
+		if !l.rest(pause) {
+			return nil
+		}
 	}
 	s := l.redial()
 	if s == nil {
@@ -136,8 +144,7 @@ func (l *link) replace(reason *amqp091.Error) *session {
 
 // redial tries to connect until it succeeds. It returns nil when the link is closed.
 func (l *link) redial() *session {
-	backoff := backoffOf(l.config.Reconnect)
-	pause := backoff.BackoffInitialInterval
+	pauses := newPauses(l.config)
 	for {
 		var s *session
 		err := outlive("the connection", func() (err error) { s, err = dial(l.config); return err })
@@ -147,16 +154,24 @@ func (l *link) redial() *session {
 		if !l.set(nil, err) {
 			return nil
 		}
-		spread := 1 + backoff.BackoffRandomizationFactor*(2*rand.Float64()-1)
-		wait := time.NewTimer(time.Duration(float64(pause) * spread))
+		pause := pauses.next()
 		l.logger.Info("RabbitMQ does not answer, trying again", watermill.LogFields{"error": err, "pause": pause})
-		select {
-		case <-wait.C:
-		case <-l.closing:
-			wait.Stop()
+		if !l.rest(pause) {
 			return nil
 		}
-		pause = min(time.Duration(float64(pause)*backoff.BackoffMultiplier), backoff.BackoffMaxInterval)
+	}
+}
+
+// rest waits for about that long, so that many clients do not connect at once, and reports whether the link is still open.
+func (l *link) rest(pause time.Duration) bool {
+	spread := 1 + backoffOf(l.config.Reconnect).BackoffRandomizationFactor*(2*rand.Float64()-1)
+	wait := time.NewTimer(time.Duration(float64(pause) * spread))
+	defer wait.Stop()
+	select {
+	case <-wait.C:
+		return true
+	case <-l.closing:
+		return false
 	}
 }
 
@@ -171,20 +186,4 @@ func (l *link) set(s *session, why error) bool {
 	close(l.changed)
 	l.changed = make(chan struct{})
 	return true
-}
-
-// backoffOf returns the pauses between attempts. Watermill's own default would leave a service
-// without its broker for up to a minute after the broker is back.
-func backoffOf(config *amqp.ReconnectConfig) amqp.ReconnectConfig {
-	if config == nil {
-		return amqp.ReconnectConfig{
-			BackoffInitialInterval: 100 * time.Millisecond, BackoffRandomizationFactor: 0.5,
-			BackoffMultiplier: 2, BackoffMaxInterval: 5 * time.Second,
-		}
-	}
-	c := *config
-	c.BackoffInitialInterval = max(c.BackoffInitialInterval, time.Millisecond)
-	c.BackoffMaxInterval = max(c.BackoffMaxInterval, c.BackoffInitialInterval)
-	c.BackoffMultiplier = max(c.BackoffMultiplier, 1)
-	return c
 }

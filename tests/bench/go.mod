@@ -15,7 +15,7 @@ require (
 	github.com/millrace-go/millrace/pgxdb v0.1.0
 	github.com/millrace-go/millrace/tracing v0.1.0
 	github.com/prometheus/client_golang v1.23.2
-	github.com/rabbitmq/amqp091-go v1.10.0
+	github.com/rabbitmq/amqp091-go v1.11.0
 	github.com/stretchr/testify v1.12.1
 	go.opentelemetry.io/otel/sdk v1.46.0
 )

@@ -13,7 +13,7 @@ require (
 	github.com/jmoiron/sqlx v1.4.0
 	github.com/millrace-go/millrace v0.1.0
 	github.com/nats-io/nats.go v1.37.0
-	github.com/rabbitmq/amqp091-go v1.10.0
+	github.com/rabbitmq/amqp091-go v1.11.0
 	github.com/redis/go-redis/v9 v9.17.2
 	github.com/stretchr/testify v1.12.1
 )
