@@ -205,17 +205,12 @@ func (p *Replayer) resend(ctx context.Context, d *Dead, r *Request, s *Status, m
 	}
 	again := msg.Copy() // without the context of the delivery
 	mark(again, d.Name)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTime)
-	defer cancel()
 	items := []item{{topic: topic, msg: again}}
-	if !d.To.inTx() {
-		if err := p.unchanged(ctx, s); err != nil {
-			return err
-		}
-		if err := d.To.put(ctx, items, nil); err != nil {
-			return err
-		}
+	if err := p.sendFirst(ctx, s, d.To, items); err != nil {
+		return err
 	}
+	ctx, cancel := batchTime(ctx, items)
+	defer cancel()
 	next := *s
 	next.Reached, next.Sent = s.Reached+1, s.Sent+1
 	err = p.db.WriteFound(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
@@ -229,7 +224,7 @@ func (p *Replayer) resend(ctx context.Context, d *Dead, r *Request, s *Status, m
 		return p.whyTaken(ctx, s)
 	}
 	if err != nil {
-		return fmt.Errorf("message %q to topic %q: %w", msg.UUID, topic, err)
+		return fmt.Errorf("message %q to topic %q: %w", msg.UUID, topic, tooLong(ctx, err))
 	}
 	*s = next
 	return nil

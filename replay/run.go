@@ -21,6 +21,9 @@ import (
 // done it does nothing. Of two calls at the same time, one ends with [ErrTaken];
 // with [Publisher] it may have sent a batch that the other has sent.
 //
+// When ctx ends, Run first finishes the batch that it has begun. A batch has a minute, and a second for
+// each of its messages: if it takes longer, Run returns an error, and a smaller PerSecond makes it smaller.
+//
 // Messages that the source gets after the replay began are not part of it.
 func (p *Replayer) Run(ctx context.Context, r Request) (Status, error) {
 	r.setDefaults()
@@ -149,16 +152,11 @@ func (p *Replayer) batch(ctx context.Context, r *Request, s *Status, items []ite
 		fit = append(fit, i)
 	}
 	next.Sent += len(fit)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTime) // a batch is finished once begun
-	defer cancel()
-	if !r.To.inTx() {
-		if err := p.unchanged(ctx, s); err != nil {
-			return 0, err
-		}
-		if err := r.To.put(ctx, fit, nil); err != nil {
-			return 0, err
-		}
+	if err := p.sendFirst(ctx, s, r.To, fit); err != nil {
+		return 0, err
 	}
+	ctx, cancel := batchTime(ctx, fit)
+	defer cancel()
 	err = p.db.WriteFound(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
 		result, err := tx.ExecContext(ctx, p.db.Dialect.Replays.AdvanceReplay,
 			next.Reached, next.Sent-s.Sent, next.Skipped-s.Skipped, s.row, s.Reached, s.Sent)
@@ -174,11 +172,41 @@ func (p *Replayer) batch(ctx context.Context, r *Request, s *Status, items []ite
 		*s = next
 		s.MovedAt = time.Now().UTC()
 	}
-	return len(fit), err
+	return len(fit), tooLong(ctx, err)
 }
 
-// batchTime bounds a batch.
-const batchTime = time.Minute
+// sendFirst puts items into a target outside of the transaction. The transaction that then advances the replay has
+// a time of its own: what was sent late is not sent again.
+func (p *Replayer) sendFirst(ctx context.Context, s *Status, to Target, items []item) error {
+	if to.inTx() {
+		return nil
+	}
+	ctx, cancel := batchTime(ctx, items)
+	defer cancel()
+	err := p.unchanged(ctx, s)
+	if err == nil {
+		err = to.put(ctx, items, nil)
+	}
+	return tooLong(ctx, err)
+}
+
+// batchTime returns a context for a batch, which is finished once begun.
+func batchTime(ctx context.Context, items []item) (context.Context, context.CancelFunc) {
+	most := time.Minute + time.Duration(len(items))*time.Second
+	late := fmt.Errorf("a batch of %d messages took longer than %v: lower PerSecond (--rate), and batches have fewer messages", len(items), most)
+	if len(items) == 1 {
+		late = fmt.Errorf("message %q took longer than %v: see what the target or the database waits for", items[0].msg.UUID, most)
+	}
+	return context.WithTimeoutCause(context.WithoutCancel(ctx), most, late)
+}
+
+// tooLong says of an error that came when the time of a batch was over what helps.
+func tooLong(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+}
 
 // allowed returns the operator who allows the target's consumer to handle what it refuses, or nil.
 func (r *Request) allowed() *admin.Operator {
