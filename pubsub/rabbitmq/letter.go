@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-go/millrace/internal/reserved"
 )
 
-// DeathsField is the header in which [Requeue] keeps the x-death of a dead letter, a list of
-// tables.
+// DeathsField is the header in which [Requeue] keeps the x-death of a dead letter, a list of tables, as
+// JSON text: consumers of watermill-amqp read no header that is not text.
 const DeathsField = "millrace_x_death"
 
 // letter is a dead letter that Requeue sends on.
@@ -55,8 +55,11 @@ func (r *requeue) replayed(d amqp091.Delivery, msg *message.Message) (amqp091.Pu
 	maps.DeleteFunc(headers, func(name string, _ any) bool {
 		return name == ccHeader || brokers(name) || slices.Contains(reserved.Poisoned, name)
 	})
-	if died, is := d.Headers[deathHeader]; is {
-		headers[DeathsField] = died
+	for _, name := range []string{deathHeader, DeathsField} { // an earlier release kept it as a list
+		if died, is := d.Headers[name]; is {
+			headers[DeathsField] = text(died)
+			break
+		}
 	}
 	attempts, _ := strconv.Atoi(text(headers[reserved.ReplayAttempt])) // 0 if it was never sent back
 	headers[reserved.ReplayAttempt] = strconv.Itoa(attempts + 1)

@@ -84,8 +84,8 @@ type Requeued struct {
 // adds the fields inbox.ReplayField and inbox.ReplayAttemptField, and leaves out what would
 // describe the failure or mislead RabbitMQ:
 //
-//   - x-death becomes [DeathsField]: RabbitMQ before 4.0 would read it, and may drop a message that
-//     it sees a second time;
+//   - x-death becomes [DeathsField], as text: RabbitMQ before 4.0 would read x-death, and may drop a
+//     message that it sees a second time;
 //   - the other headers that RabbitMQ itself sets, such as x-delivery-count, and the fields of
 //     Watermill's PoisonQueue;
 //   - CC, by which other queues would get the message too;

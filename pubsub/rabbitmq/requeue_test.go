@@ -1,6 +1,7 @@
 package rabbitmq_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -102,9 +103,7 @@ func TestRequeueKeepsWhatAMessageIs(t *testing.T) {
 			}
 			require.Equal(t, fmt.Sprint("of day ", attempt), got.Headers[inbox.ReplayField])
 			require.Equal(t, fmt.Sprint(attempt+1), got.Headers[inbox.ReplayAttemptField])
-			deaths, is := got.Headers[rabbitmq.DeathsField].([]any)
-			require.True(t, is, "%T", got.Headers[rabbitmq.DeathsField])
-			require.Equal(t, g.queue, deaths[0].(amqp091.Table)["queue"])
+			require.Equal(t, g.queue, deathsOf(t, got)[0]["queue"])
 			require.NotContains(t, got.Headers, "x-death")
 			require.Contains(t, []any{nil, int64(0)}, got.Headers["x-delivery-count"], "a quorum queue's own")
 			require.Equal(t, sent, amqp091.Publishing{
@@ -115,6 +114,44 @@ func TestRequeueKeepsWhatAMessageIs(t *testing.T) {
 			require.Empty(t, got.UserId, "another user could not send it")
 		}
 	})
+}
+
+// deathsOf reads the header that Requeue made of x-death.
+func deathsOf(t *testing.T, d amqp091.Delivery) (deaths []map[string]any) {
+	t.Helper()
+	kept, is := d.Headers[rabbitmq.DeathsField].(string)
+	require.True(t, is, "%T", d.Headers[rabbitmq.DeathsField])
+	require.NoError(t, json.Unmarshal([]byte(kept), &deaths))
+	return deaths
+}
+
+// TestWatermillReadsWhatRequeueSends: the queue's consumer may be one of watermill-amqp, to which RabbitMQ would deliver
+// a message with a header that is no text for ever. An earlier release has sent such ones.
+func TestWatermillReadsWhatRequeueSends(t *testing.T) {
+	g := newGraveyard(t, rabbitmq.Queues{})
+	read := func(queue string) {
+		t.Helper()
+		require.Equal(t, rabbitmq.Requeued{Sent: 1}, g.requeue(rabbitmq.RequeueConfig{}))
+		got := g.drain(g.queue, 1)[0]
+		msg, err := amqp.DefaultMarshaler{}.Unmarshal(got)
+		require.NoError(t, err)
+		require.Equal(t, "an-id", msg.UUID)
+		require.Equal(t, queue, deathsOf(t, got)[0]["queue"])
+	}
+	headers := amqp091.Table{"_watermill_message_uuid": "an-id"}
+	send := func(queue string) {
+		t.Helper()
+		require.NoError(t, g.channel().PublishWithContext(t.Context(), "", queue, true, false, amqp091.Publishing{Headers: headers}))
+		rig.Eventually(t, "it is there", func() bool { return g.ready(queue) == 1 })
+	}
+	send(g.queue)
+	g.reject(1)
+	read(g.queue)
+
+	headers["topic_poisoned"] = g.topic
+	headers[rabbitmq.DeathsField] = []any{amqp091.Table{"queue": "elsewhere", "count": int64(1)}}
+	send(g.dead)
+	read("elsewhere")
 }
 
 func TestRequeueLeavesOutWhatTellsOfDeliveries(t *testing.T) {
