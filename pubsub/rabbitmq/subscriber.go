@@ -85,6 +85,7 @@ var (
 //   - it requeues a message that the Marshaler refuses after a second, not at once;
 //   - it hands out nothing when a queue is deleted or a channel lost, where watermill-amqp's
 //     hands out an empty message;
+//   - it refuses a stream (x-queue-type), from which RabbitMQ redelivers nothing;
 //   - Marshaler defaults to [Marshaler].
 func NewSubscriber(broker amqp.Config, config SubscriberConfig) (*Subscriber, error) {
 	broker = withDefaults(broker)

@@ -179,6 +179,15 @@ func subscribable(broker amqp.Config) error {
 		waited("Queue", broker.Queue.NoWait), waited("QueueBind", broker.QueueBind.NoWait), waited("Consume", broker.Consume.NoWait))
 }
 
+// noStream refuses a queue that is a stream.
+func noStream(arguments amqp091.Table) error {
+	if arguments[amqp091.QueueTypeArg] != amqp091.QueueTypeStream {
+		return nil
+	}
+	return errors.New("its x-queue-type is stream: a stream redelivers nothing that was nacked, and remembers no subscriber's place: " +
+		"set quorum or classic, or read the stream with a client for streams")
+}
+
 func waited(what string, not bool) error {
 	if !not {
 		return nil
@@ -188,7 +197,7 @@ func waited(what string, not bool) error {
 
 func declareQueue(ch *amqp091.Channel, broker amqp.Config, topic string, logger watermill.LoggerAdapter) error {
 	queue, exchange := broker.Queue.GenerateName(topic), broker.Exchange.GenerateName(topic)
-	err := errors.Join(queueFits(queue), fits("exchange", exchange))
+	err := errors.Join(queueFits(queue), fits("exchange", exchange), noStream(broker.Queue.Arguments))
 	if bind := broker.QueueBind.GenerateRoutingKey; exchange != "" && bind != nil {
 		err = errors.Join(err, fits("routing key", bind(queue)))
 	}

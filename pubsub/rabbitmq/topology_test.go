@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -135,6 +136,29 @@ func TestANameOfAnotherLengthIsRefused(t *testing.T) {
 		_, err := rabbitmq.Requeue(t.Context(), rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{}), queue, rabbitmq.RequeueConfig{})
 		require.ErrorContains(t, err, "the name of the queue")
 	}
+}
+
+// TestAStreamIsRefused: RabbitMQ would take a stream's consumer for one of a queue. A stream that exists is refused by
+// RabbitMQ, since the Config has another type.
+func TestAStreamIsRefused(t *testing.T) {
+	a := newAdmin(t, uri(t))
+	stream := amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeStream}
+	existing, topic := a.queue(stream), a.topic()
+	broker := rabbitmq.NewPubSubConfig(uri(t), "group", rabbitmq.Queues{})
+	broker.Queue.Arguments = stream
+	refused := func(err error) {
+		t.Helper()
+		require.ErrorContains(t, err, `queue "`+topic+`_group"`)
+		require.ErrorContains(t, err, "set quorum or classic")
+	}
+	refused(rabbitmq.Declare(broker, topic))
+	s := subscriber(t, broker, rabbitmq.SubscriberConfig{})
+	refused(s.SubscribeInitialize(topic))
+	_, err := s.Subscribe(t.Context(), topic)
+	refused(err)
+	err = rabbitmq.Declare(rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{}), existing)
+	require.ErrorContains(t, err, existing)
+	require.ErrorContains(t, err, "stream")
 }
 
 func TestTheLongestNamesWork(t *testing.T) {
