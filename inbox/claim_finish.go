@@ -197,7 +197,7 @@ func (cl *claim) storeResult(ctx context.Context, tx *sqlx.Tx) error {
 	kept, err := s.sealResult(ctx, cl.consumer.config.Name, cl.msg, body)
 	if err == nil {
 		_, err = tx.ExecContext(flight.With(ctx, lateResult), s.dialect.PutResult, cl.id32, cl.id, kept)
-		err = s.refused(ctx, err, len(kept))
+		err = s.refused(ctx, err, kept)
 	}
 	if err != nil {
 		return fmt.Errorf("store the result: %w", err)
@@ -254,7 +254,7 @@ func (cl *claim) storeProduced(ctx context.Context, tx *sqlx.Tx, produced []*mes
 	outcome, err := s.encodeOutcome(ctx, cl.consumer.config.Name, topic, produced)
 	if err == nil {
 		_, err = tx.ExecContext(flight.With(ctx, lateOutcome), s.dialect.InsertOutcome, cl.id32, cl.id, []byte(topic), outcome)
-		err = s.refused(ctx, err, len(outcome))
+		err = s.refused(ctx, err, outcome)
 	}
 	if err != nil {
 		return fmt.Errorf("store the outcome: %w", err)

@@ -36,7 +36,7 @@ func (cl *claim) journal(ctx context.Context, tx *sqlx.Tx) error {
 		err = s.checkIn(ctx, tx, payload)
 	}
 	if err != nil {
-		err = s.refused(ctx, err, payload.size(d.as.Came.Metadata))
+		err = s.refused(ctx, err, payload.texts(d.as.Came.Metadata)...)
 		return fmt.Errorf("journal: keep the message, whose payload has %d bytes: %w", len(d.as.Came.Payload), err)
 	}
 	return nil

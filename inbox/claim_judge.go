@@ -36,7 +36,7 @@ func (s *Store) insertMessage(ctx context.Context, tx *sqlx.Tx, cl *claim, open 
 		err = s.checkIn(ctx, tx, payload)
 	}
 	if err != nil {
-		err = s.refused(ctx, err, payload.size(cl.as.Came.Metadata))
+		err = s.refused(ctx, err, payload.texts(cl.as.Came.Metadata)...)
 		return fmt.Errorf("store the message, whose payload has %d bytes: %w", len(cl.as.Came.Payload), err)
 	}
 	return nil

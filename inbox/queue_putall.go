@@ -103,7 +103,7 @@ func (q *Queue) putIn(
 func (q *Queue) refused(ctx context.Context, err error, all ...*arrival) error {
 	err = q.store.db.Noticed(err)
 	if len(all) == 1 {
-		err = q.store.refused(ctx, err, all[0].payload.size(all[0].msg.Metadata))
+		err = q.store.refused(ctx, err, all[0].payload.texts(all[0].msg.Metadata)...)
 	}
 	return err
 }

@@ -25,9 +25,13 @@ type storedPayload struct {
 	body  []byte // the blob, if it goes into our own table
 }
 
-// size returns how many bytes a statement that stores p with this metadata has at least.
-func (p storedPayload) size(metadata message.Metadata) int {
-	return max(len(p.inRow)+len(msgcode.AppendMetadata(nil, metadata)), len(p.body))
+// texts returns the arguments that may be large of the larger statement that stores p with this metadata.
+func (p storedPayload) texts(metadata message.Metadata) [][]byte {
+	inRow := msgcode.AppendMetadata(nil, metadata)
+	if len(p.body) > len(p.inRow)+len(inRow) {
+		return [][]byte{p.body}
+	}
+	return [][]byte{p.inRow, inRow}
 }
 
 // errNotKept says that a payload cannot be stored now.
@@ -124,10 +128,10 @@ func saysOf(err error) dialect.Kind {
 // unopenable reports whether err says that a payload will never be opened again.
 func unopenable(err error) bool { return errors.Is(err, ErrErased) || IsTerminal(err) }
 
-// refused returns err, with which the database did not store so many bytes. It says whether they are too many: MySQL cuts
-// the connection then, as if it were away.
-func (s *Store) refused(ctx context.Context, err error, bytes int) error {
-	if dialect.Classify(err) == dialect.Unavailable && s.db.BeyondPacket(ctx, bytes) {
+// refused returns err, with which the database did not store these arguments. It says whether they have too many bytes:
+// MySQL cuts the connection then, as if it were away.
+func (s *Store) refused(ctx context.Context, err error, args ...[]byte) error {
+	if dialect.Classify(err) == dialect.Unavailable && s.db.BeyondPacket(ctx, args...) {
 		return fmt.Errorf("%w: %v", database.ErrTooLarge, err) //nolint:errorlint // the message is to blame, not the database
 	}
 	return err

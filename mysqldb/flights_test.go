@@ -272,16 +272,18 @@ func TestAMessageLargerThanThePacketIsNamed(t *testing.T) {
 	pool := newPool(t, config(t, db))
 	pool.SetMaxOpenConns(2) // one asks for the packet
 	out := rig.NewOutbox(t, pool, outbox.Config{})
-	large := make([]byte, db.Count(t, `SELECT @@max_allowed_packet`)+1<<20)
-	var published error
-	handle := handler(t, pool, func(msg *message.Message) error {
-		published = out.Publish("orders", message.NewMessageWithContext(msg.Context(), "large", large))
-		return published
-	})
-	_, err := handle(newMessage(t))
-	require.Error(t, err)
-	require.ErrorIs(t, published, outbox.ErrTooLarge)
-	assert.ErrorContains(t, published, `message "large"`)
+	limit := db.Count(t, `SELECT @@max_allowed_packet`)
+	for _, size := range []int{limit + 1<<20, limit / 10 * 6} { // zeros are escaped
+		var published error
+		handle := handler(t, pool, func(msg *message.Message) error {
+			published = out.Publish("orders", message.NewMessageWithContext(msg.Context(), "large", make([]byte, size)))
+			return published
+		})
+		_, err := handle(newMessage(t))
+		require.Error(t, err)
+		require.ErrorIs(t, published, outbox.ErrTooLarge, "%d bytes", size)
+		assert.ErrorContains(t, published, `message "large"`)
+	}
 }
 
 // TestSettings that are missing are named.

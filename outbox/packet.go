@@ -10,14 +10,19 @@ import (
 
 // refused explains err, with which the database refused rows in one statement.
 func (p *Publisher) refused(ctx context.Context, rows []row, err error) error {
-	size := 0
-	for i := range rows {
-		size += rows[i].size()
-	}
-	if dialect.Classify(err) == dialect.Unavailable && p.db.BeyondPacket(ctx, size) {
+	if dialect.Classify(err) == dialect.Unavailable && p.db.BeyondPacket(ctx, texts(rows)...) {
 		return fmt.Errorf("%w: %w", ErrTooLarge, err)
 	}
 	return database.Explain(err)
+}
+
+// texts returns the arguments of rows that may be large.
+func texts(rows []row) (all [][]byte) {
+	for i := range rows {
+		r := &rows[i]
+		all = append(all, []byte(r.topic), []byte(r.orderKey.String), []byte(r.uuid), []byte(r.metadata.String), r.payload)
+	}
+	return all
 }
 
 // named names the messages of rows in an error.

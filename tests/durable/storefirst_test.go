@@ -117,6 +117,18 @@ func TestAMessageLargerThanThePacketStopsNoOther(t *testing.T) {
 			assert.Zero(t, events.Count("outage"))
 		})
 	}
+	t.Run("a driver that puts it into the text of the statement", func(t *testing.T) {
+		b, events := newBed(t, testdb.On(t, "mysql")), &rig.Events{}
+		pool := b.db.Open(t, testdb.Params("interpolateParams", "true"))
+		durable := quick(rig.NewStore(t, pool.DB, inbox.Config{WithoutPlugin: true, Observers: []inbox.Observer{events}}))
+		durable.Mode, durable.OrderKey = pubsub.StoreFirst, func(*message.Message) (string, error) { return "one", nil }
+		s, large := b.inboxed(durable, effect), newMessage()
+		large.Payload = make([]byte, b.count(`SELECT @@max_allowed_packet`)/10*6) // zeros are escaped
+		s.source.Send(t, large)
+		assert.False(t, rig.Answer(t, large), "its source keeps it")
+		s.handles(newMessage())
+		assert.Zero(t, events.Count("outage"))
+	})
 	t.Run("a collision, without a queue", func(t *testing.T) {
 		b, events := newBed(t, testdb.On(t, "mysql")), &rig.Events{}
 		pool := faults.Open(t, b.db)

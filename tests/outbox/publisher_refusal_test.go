@@ -160,6 +160,37 @@ func TestAMessageLargerThanThePacketIsNamed(t *testing.T) {
 	}
 }
 
+// A driver that puts arguments into the statement's text escapes some of their bytes, unless that makes it larger than the
+// driver's own limit. What is not too large otherwise can be stored by a driver that does not.
+func TestAMessageWhoseTextIsLargerThanThePacketIsNamed(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t, testdb.On(t, "mysql"))
+	large := o.db.Count(t, `SELECT @@max_allowed_packet`) / 10 * 6
+	for _, c := range []struct {
+		params []string
+		named  bool
+	}{
+		{nil, false},
+		{[]string{"interpolateParams", "true"}, true},
+		{[]string{"interpolateParams", "true", "maxAllowedPacket", "0"}, false}, // it asks the server
+	} {
+		t.Run(strings.Join(c.params, " "), func(t *testing.T) {
+			out := rig.NewOutbox(t, o.db.Open(t, testdb.Params(c.params...)).DB, outbox.Config{Standalone: true})
+			msgs := carried(t.Context(), "large")
+			msgs[0].Payload = make([]byte, large)
+			err := out.Publish("orders", msgs...)
+			if !c.named {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, outbox.ErrTooLarge)
+			require.NotErrorIs(t, err, outbox.ErrUnavailable)
+			assert.ErrorContains(t, err, `message "large"`)
+			assert.ErrorContains(t, err, "max_allowed_packet")
+		})
+	}
+}
+
 // Whether the server gets to say why, before the connection is cut, is chance.
 func TestALostConnectionIsNotThePacketsFault(t *testing.T) {
 	t.Parallel()
