@@ -105,7 +105,7 @@ func (p *Publisher) publish(ctx context.Context, topic string, msgs []*message.M
 	if err != nil {
 		return err
 	}
-	err = p.insert(ctx, topic, p.database.split(topic, rows))
+	err = p.insert(ctx, topic, p.database.split(topic, t, rows))
 	if err != nil && !t.binary {
 		return fmt.Errorf("%w; the column payload has type %s, this makes it take any bytes: %s",
 			err, t.payload, p.database.remedy(topic, "payload", p.database.blob))
@@ -140,9 +140,24 @@ func (p *Publisher) insert(ctx context.Context, topic string, statements []state
 	}
 	defer func() { _ = tx.Rollback() }() // after the commit it does nothing
 	for _, s := range statements {
-		if _, err := tx.ExecContext(ctx, s.query, s.args...); err != nil {
+		if err := s.run(ctx, tx); err != nil {
 			return err
 		}
 	}
 	return tx.Commit()
+}
+
+// run runs s. One that is prepared sends the arguments apart from its text, also where the driver would put them into it
+// (interpolateParams): MySQL cuts the connection of who sends more than a packet.
+func (s statement) run(ctx context.Context, tx *owned.Tx) error {
+	if !s.prepared {
+		_, err := tx.ExecContext(ctx, s.query, s.args...)
+		return err
+	}
+	prepared, err := tx.PrepareContext(ctx, s.query)
+	if err != nil {
+		return err
+	}
+	_, err = prepared.ExecContext(ctx, s.args...)
+	return errors.Join(err, prepared.Close())
 }

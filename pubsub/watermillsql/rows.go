@@ -16,12 +16,13 @@ import (
 // row is a message as the arguments of a statement.
 type row struct {
 	args [3]any
-	size int
+	text int // bytes of the row in a statement's text, into which the driver may put the arguments
 }
 
 type statement struct {
-	query string
-	args  []any
+	query    string
+	args     []any
+	prepared bool // its text with the arguments would be too large
 }
 
 // encode returns the rows of the messages, or an error that says what is wrong with which.
@@ -81,10 +82,14 @@ func (d *database) encodeOne(topic string, t table, msg *message.Message) (row, 
 	if !t.binary {
 		r.args[1] = string(msg.Payload)
 	}
-	r.size = len(msg.UUID) + len(msg.Payload) + len(encoded)
-	if t.packet > 0 && r.size+overhead > t.packet {
-		return row{}, fmt.Errorf("its %d bytes exceed the server's max_allowed_packet, %d", r.size, t.packet)
+	r.text = len(msg.UUID) + len(msg.Payload) + len(encoded)
+	if t.packet == 0 {
+		return r, nil
 	}
+	if r.text+overhead > t.packet {
+		return row{}, fmt.Errorf("%w: its %d bytes exceed the server's max_allowed_packet, %d", outbox.ErrTooLarge, r.text, t.packet)
+	}
+	r.text = len(`(, , ), `) + dialect.TextBytes(msg.UUID) + dialect.TextBytes(msg.Payload) + dialect.TextBytes(encoded)
 	return r, nil
 }
 
@@ -94,23 +99,29 @@ const (
 )
 
 // Both bounds of a statement are far below those of the databases: 65,535 placeholders, and 16
-// MiB, MariaDB's default for max_allowed_packet.
+// MiB, MariaDB's default for max_allowed_packet. A server may have a smaller one.
 const (
 	mostRows  = 1000
 	mostBytes = 4 << 20
 )
 
 // split divides rows into statements.
-func (d *database) split(topic string, rows []row) []statement {
+func (d *database) split(topic string, t table, rows []row) []statement {
+	most := mostBytes
+	if t.packet > 0 {
+		most = min(most, t.packet-overhead)
+	}
 	var all []statement
 	for len(rows) > 0 {
-		n, size := 1, rows[0].size
-		for n < len(rows) && n < mostRows && size+rows[n].size <= mostBytes {
-			size += rows[n].size
+		n, size := 1, rows[0].text
+		for n < len(rows) && n < mostRows && size+rows[n].text <= most {
+			size += rows[n].text
 			n++
 		}
 		n = dialect.AtOnce(n)
-		all = append(all, d.statement(topic, rows[:n]))
+		s := d.statement(topic, rows[:n])
+		s.prepared = t.packet > 0 && size > t.packet-overhead // it has one row
+		all = append(all, s)
 		rows = rows[n:]
 	}
 	return all
@@ -131,7 +142,7 @@ func (d *database) statement(topic string, rows []row) statement {
 		}
 		args = append(args, r.args[:]...)
 	}
-	return statement{query.String(), args}
+	return statement{query: query.String(), args: args}
 }
 
 // withMetadata gives a message that was stored without metadata an empty map.
