@@ -2,6 +2,7 @@ package stacks_test
 
 import (
 	"context"
+	"log/slog"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -45,7 +46,9 @@ func start(ctx context.Context, router *message.Router, stop fx.Shutdowner) erro
 	select {
 	case <-router.Running():
 		go func() {
-			<-ended
+			if err := <-ended; err != nil {
+				slog.Error("the router ended", "err", err)
+			}
 			_ = stop.Shutdown(fx.ExitCode(1))
 		}()
 		return nil
