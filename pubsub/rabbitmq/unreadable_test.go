@@ -66,6 +66,8 @@ func dialing(dialed *atomic.Int64, wrap func(net.Conn) net.Conn) func(network, a
 func TestHeadersOfOtherClients(t *testing.T) {
 	a := newAdmin(t, uri(t))
 	topic := a.queue(nil)
+	out, err := subscriber(t, rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{}), rabbitmq.SubscriberConfig{}).Subscribe(t.Context(), topic)
+	require.NoError(t, err)
 	for _, c := range []struct {
 		sent, to string // the name of the header and its type
 		value    any
@@ -89,8 +91,6 @@ func TestHeadersOfOtherClients(t *testing.T) {
 		}))
 		require.NoError(t, conn.Close())
 
-		out, err := subscriber(t, rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{}), rabbitmq.SubscriberConfig{}).Subscribe(t.Context(), topic)
-		require.NoError(t, err)
 		msg := receive(t, out)
 		assert.Equal(t, name, msg.UUID)
 		assert.Equal(t, c.want, msg.Metadata[name], name)
