@@ -337,7 +337,7 @@ func (cl *claim) Rollback(cause error) error {
 	cl.letGo()
 	cl.observeFailed(cause)
 	// Wait here: the next claim is small and may well succeed, so nothing else would slow redeliveries.
-	if (cl.unserved || dialect.Full(cause)) && cl.queueAttempt() == nil {
+	if (cl.unserved || dialect.Full(cause) || errors.Is(cause, errDisconnected)) && cl.queueAttempt() == nil {
 		cl.consumer.pace.wait(cl.ctx)
 	}
 	return cl.name(cause)

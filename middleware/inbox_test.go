@@ -2,6 +2,7 @@ package middleware_test
 
 import (
 	"context"
+	"database/sql/driver"
 	"errors"
 	"path/filepath"
 	"testing"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/faults"
+	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 func open(t *testing.T) (*sqlx.DB, *inbox.Store) {
@@ -59,6 +62,31 @@ func TestAStepInDoubtSlowsItsSourceDown(t *testing.T) {
 			require.GreaterOrEqual(t, pauses[9], 2500*time.Millisecond)
 			require.Less(t, pauses[9], 5*time.Second)
 		}
+	})
+}
+
+// So does a message at which each run loses its connection: its error does not say that the message is to blame.
+func TestALostConnectionSlowsItsSourceDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pool := faults.Open(t, testdb.On(t, "sqlite"))
+		store, err := inbox.NewStore(pool.DB, inbox.Config{})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, store.Close(context.Background())) })
+		loses := func(*message.Message) ([]*message.Message, error) {
+			pool.Set(faults.Plan{Before: faults.Lose(faults.Rollback)})
+			return nil, driver.ErrBadConn
+		}
+		h := millrace.Inbox{Store: store, Consumer: "billing"}.Middleware(loses)
+		pauses := make([]time.Duration, 10)
+		for i := range pauses {
+			began := time.Now()
+			require.ErrorIs(t, send(h, "a"), inbox.ErrUnavailable)
+			pool.Set(faults.Plan{})
+			pauses[i] = time.Since(began)
+		}
+		require.GreaterOrEqual(t, pauses[0], 50*time.Millisecond)
+		require.GreaterOrEqual(t, pauses[9], 2500*time.Millisecond)
+		require.Less(t, pauses[9], 5*time.Second)
 	})
 }
 

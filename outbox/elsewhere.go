@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
+	"sync/atomic"
 	"time"
 	"weak"
 
@@ -12,8 +14,12 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// askFor bounds the questions about where messages are stored. They are asked once for each pool.
-const askFor = 2 * time.Second
+// askFor bounds the questions about where messages are stored. They are asked for each pool until both are answered,
+// at most once in each askEvery.
+const (
+	askFor   = 2 * time.Second
+	askEvery = time.Minute
+)
 
 var errElsewhere = errors.New("a message is stored where its transaction is, and only a relay on that database sends it: " +
 	"give the Publisher, the relay, and the Store or InTx the same database")
@@ -30,29 +36,53 @@ func (p *Publisher) notElsewhere(tx *ambient.Tx) {
 	if tx.Pool() == p.db.DB.DB {
 		return
 	}
-	pool := weak.Make(tx.Pool())
-	if _, asked := p.asked.Load(pool); asked {
+	again := p.asksAgain(tx.Pool())
+	if time.Now().UnixNano() < again.Load() {
 		return
 	}
 	tx.AfterCommit(&p.asked, func() {
-		if _, asked := p.asked.LoadOrStore(pool, true); !asked {
-			p.afterCommit(func() { p.warnElsewhere(tx.Pool()) })
+		due, now := again.Load(), time.Now()
+		if now.UnixNano() < due || usedUp(tx.Pool()) || usedUp(p.db.DB.DB) || !again.CompareAndSwap(due, now.Add(askEvery).UnixNano()) {
+			return
 		}
+		p.afterCommit(func() {
+			if p.warnElsewhere(tx.Pool()) {
+				again.Store(math.MaxInt64)
+			}
+		})
 	})
 }
 
-// warnElsewhere logs that pool is certainly on another database than the publisher's.
-func (p *Publisher) warnElsewhere(pool *sql.DB) {
+// asksAgain returns when to ask about pool, in nanoseconds.
+func (p *Publisher) asksAgain(pool *sql.DB) *atomic.Int64 {
+	key := weak.Make(pool)
+	again, known := p.asked.Load(key)
+	if !known {
+		again, _ = p.asked.LoadOrStore(key, new(atomic.Int64))
+	}
+	return again.(*atomic.Int64) //nolint:forcetypeassert // it holds no others
+}
+
+// usedUp reports whether a question would wait for a connection, for one that the caller itself holds maybe.
+func usedUp(pool *sql.DB) bool {
+	s := pool.Stats()
+	return s.MaxOpenConnections > 0 && s.InUse >= s.MaxOpenConnections
+}
+
+// warnElsewhere logs that pool is certainly on another database than the publisher's. It reports whether it is known.
+func (p *Publisher) warnElsewhere(pool *sql.DB) (known bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), askFor)
 	defer cancel()
 	there, err := p.whereabouts(ctx, pool)
 	if err != nil {
-		return // it is not known
+		return false
 	}
 	here, err := p.whereabouts(ctx, p.db.DB.DB)
 	if err == nil && here != there || dialect.Classify(err) == dialect.NoTable {
 		p.config.Logger.Error("outbox: messages are stored in another database than that of the Publisher; said once per pool", errElsewhere, nil)
+		return true
 	}
+	return err == nil
 }
 
 func (p *Publisher) whereabouts(ctx context.Context, pool *sql.DB) (w whereabouts, err error) {

@@ -30,7 +30,7 @@ type Publisher struct {
 	notifier notifier
 	inserts  sync.Map // many to statement
 	guard    atomic.Int32
-	asked    sync.Map // weak pointer to another pool than the publisher's to true
+	asked    sync.Map // weak pointer to another pool than the publisher's to [Publisher.asksAgain]
 	closed   atomic.Bool
 }
 

@@ -209,24 +209,6 @@ func TestABatchInAnOutageEndsOnceItsLedgerIsWritten(t *testing.T) {
 	assert.False(t, p.finished())
 }
 
-// TestRelayBatchGivesUpAfterDrain: what works meanwhile does not hide what fails each time.
-func TestRelayBatchGivesUpAfterDrain(t *testing.T) {
-	p := newTestPump(t, oneLane(RelayConfig{Drain: time.Minute}))
-	began := time.Now()
-	failed := func(k kind, after time.Duration) (gaveUp bool) {
-		p.readFailed(began.Add(after), &reading{kind: k, began: began.Add(after), err: errDatabase})
-		return p.beaten
-	}
-	failed(pending, -time.Hour)
-	assert.False(t, failed(pending, 0), "Run goes on")
-	p.reader, p.once = newReader(), true
-	assert.False(t, failed(pending, 0))
-	assert.False(t, failed(due, time.Second))
-	p.took(&reading{kind: due, epoch: p.reader.epoch})
-	assert.False(t, failed(due, 61*time.Second))
-	assert.True(t, failed(pending, 61*time.Second))
-}
-
 // It would go on when Run has returned, on a pool that is closed then.
 func TestAPumpThatStopsEndsItsLook(t *testing.T) {
 	r := newTestRelay(t, oneLane(RelayConfig{Drain: time.Hour}))

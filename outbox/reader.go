@@ -39,8 +39,8 @@ type reader struct {
 	last     kind          // of the last look: the other kinds come next
 	most     int           // letters that the next look may find
 	failures int
-	toldAt   time.Time        // when a failure was last logged
-	failing  [kinds]time.Time // since when looks of each kind fail; zero where they do not
+	toldAt   time.Time // when a failure was last logged
+	failing  [kinds]spell
 
 	floor floor
 }
@@ -183,7 +183,7 @@ func (p *pump) took(r *reading) {
 		p.readFailed(now, r)
 		return
 	}
-	p.reader.failing[r.kind] = time.Time{}
+	p.reader.failing[r.kind] = spell{}
 	p.sized(r)
 	if p.reader.failures > 0 {
 		p.log.Info("outbox: the database can be read again", nil)

@@ -91,7 +91,8 @@ type RelayConfig struct {
 	Retention time.Duration
 
 	// Drain bounds how long Run, told to stop, waits for messages on their way to the broker, and
-	// for how long RelayBatch tries again to read or to write an outbox that is out of reach.
+	// for how long RelayBatch tries again to read or to write an outbox that is out of reach. A read
+	// that takes too long it first tries with fewer messages.
 	// Defaults to 10 seconds, which is below the grace period of most orchestrators.
 	Drain time.Duration
 

@@ -16,6 +16,8 @@ const (
 	// longSweep is how long a sweep runs at least that was cut off, by lookTimeout or by a timeout of
 	// the server's: the next would be, too.
 	longSweep = time.Second
+	// longestPause is the longest after a look that failed.
+	longestPause = 5 * time.Second
 )
 
 // rest decides when to sweep next. A single sweep may have waited for a connection, or for a server
@@ -48,7 +50,31 @@ func (p *pump) readFailed(now time.Time, r *reading) {
 		rd.floor.drop(now)
 		rd.sweepAt = time.Time{}
 	}
-	rd.lookAt = now.Add(growing(rd.failures, 100*time.Millisecond, 5*time.Second))
+	rd.lookAt = now.Add(growing(rd.failures, 100*time.Millisecond, longestPause))
 	p.fail(r.err)
-	p.beats(&rd.failing[r.kind], now)
+	p.failsAgain(r, now)
+}
+
+// spell is failures of one kind of look, without a success of that kind in between.
+type spell struct {
+	since time.Time // zero while none of them counts
+	last  time.Time
+	cuts  int // looks that were cut off, after which the next one found less
+}
+
+// failsAgain has RelayBatch give up once a kind of look has failed for Config.Drain. A look that was
+// cut off does not count while the next one can find less. Nor does the time for which none began,
+// with full hands for instance: it takes three failures, or one that lasts.
+func (p *pump) failsAgain(r *reading, now time.Time) {
+	s := &p.reader.failing[r.kind]
+	if idle := r.began.Sub(s.last) - min(longestPause, p.config.Drain/2); !s.since.IsZero() && idle > 0 {
+		s.since = s.since.Add(idle)
+	}
+	s.last = now
+	if now.Sub(r.began) > longSweep && r.limit > 1 && 1<<s.cuts <= p.config.Batch {
+		s.cuts++
+		s.since = time.Time{}
+		return
+	}
+	p.beats(&s.since, now)
 }

@@ -97,6 +97,33 @@ func TestALoweredRetentionCountsFromTheFirstMessage(t *testing.T) {
 	}))
 }
 
+// A process that has started before the longer Retention came lowers nothing, whenever its first message comes.
+func TestTheFirstMessageOfAnEarlierProcessLowersNoRetention(t *testing.T) {
+	t.Parallel()
+	for name, known := range map[string]bool{"a known consumer": true, "a new one": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
+				if known {
+					must(t, b.inbox(effect, on(b.process())), newMessage("x"))
+				}
+				earlier := millrace.Inbox{Store: b.store, Consumer: "billing"}
+				require.NoError(t, earlier.Verify(t.Context(), "billing"))
+				next := millrace.Inbox{Store: b.process(), Consumer: "billing", Options: inbox.Options{Retention: 30 * day}}
+				require.NoError(t, next.Verify(t.Context(), "billing"))
+				must(t, next.Middleware(effect), newMessage("y"))
+
+				must(t, earlier.Middleware(effect), newMessage("z"))
+				b.age(8 * day)
+				assert.Zero(t, rig.Purge(t, b.process()))
+				require.NoError(t, earlier.Verify(t.Context(), "billing"))
+				must(t, earlier.Middleware(effect), newMessage("of another router"))
+				assert.Zero(t, rig.Purge(t, b.process()))
+			}))
+		})
+	}
+}
+
 // While a process of the last release still runs, it may lose its connection, and reads the consumer's row again.
 func TestALostConnectionLowersNoRetention(t *testing.T) {
 	t.Parallel()

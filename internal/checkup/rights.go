@@ -21,6 +21,10 @@ func (c *Checkup) needs(table string) []string {
 	return []string{"SELECT", "INSERT", "UPDATE", "DELETE"}
 }
 
+// vital are the tables that every inbox uses. Rights on others are missed by a gate, steps, leases, replays and the
+// outbox, which a service may do without, and by the background work, which logs it.
+var vital = []string{"schema", "consumers", "claims", "messages", "results", "outcomes", "journal", "history"}
+
 // askRights asks MySQL for what its catalogue does not tell: whether a table is missing, or hidden from a role without
 // a right on it, and on which tables the role may DELETE.
 func (c *Checkup) askRights(ctx context.Context, wanted []dialect.Table, live map[string]*liveTable) error {
@@ -92,10 +96,17 @@ func (c *Checkup) may(ctx context.Context, statement string) error {
 	return rows.Err()
 }
 
-// rights reports whether the role lacks rights on tables. Each finding is of the tables that lack the same.
+// lack is rights that the role lacks on some tables.
+type lack struct {
+	rights string
+	vital  bool
+}
+
+// rights reports whether the role lacks rights without which no inbox works. Each finding is of the tables that lack
+// the same.
 func (c *Checkup) rights(ctx context.Context, wanted []dialect.Table, live map[string]*liveTable) (lacks bool, err error) {
-	of := make(map[string][]string)
-	var order []string
+	of := make(map[lack][]string)
+	var order []lack
 	for _, table := range wanted {
 		is, found := live[table.Name]
 		if !found {
@@ -107,24 +118,29 @@ func (c *Checkup) rights(ctx context.Context, wanted []dialect.Table, live map[s
 		if len(missing) == 0 {
 			continue
 		}
-		rights := strings.Join(missing, ", ")
-		if of[rights] == nil {
-			order = append(order, rights)
+		what := lack{strings.Join(missing, ", "), slices.Contains(vital, strings.TrimPrefix(table.Name, c.TablePrefix))}
+		if of[what] == nil {
+			order = append(order, what)
 		}
-		of[rights] = append(of[rights], table.Name)
+		of[what] = append(of[what], table.Name)
 	}
 	if len(order) == 0 {
 		return false, nil
 	}
 	var role string
 	if err := c.DB.GetContext(ctx, &role, c.Dialect.SelectRole); err != nil {
-		return true, fmt.Errorf("ask for the role: %w", err)
+		return false, fmt.Errorf("ask for the role: %w", err)
 	}
-	for _, rights := range order {
-		c.fail("privileges", fmt.Sprintf("the role %s lacks %s on %s", role, rights, strings.Join(of[rights], ", ")),
-			c.grants(rights, of[rights], role))
+	for _, what := range order {
+		problem := fmt.Sprintf("the role %s lacks %s on %s", role, what.rights, strings.Join(of[what], ", "))
+		remedy := c.grants(what.rights, of[what], role)
+		if lacks = lacks || what.vital; what.vital {
+			c.fail("privileges", problem, remedy)
+		} else {
+			c.warn("privileges", problem+", which an inbox alone can do without", remedy)
+		}
 	}
-	return true, nil
+	return lacks, nil
 }
 
 // grants returns the statement that mends it. MySQL takes one for each table.

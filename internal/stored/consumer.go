@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/jmoiron/sqlx"
 
@@ -47,6 +48,8 @@ type Consumer struct {
 type Rows struct {
 	*database.DB
 	Namespace string
+
+	prepared sync.Map // by [Name]: the retention of the row at the first [Registered.Prepare], or noRow
 }
 
 // Consumer finds a consumer by its name. It returns [ErrNotFound] for a consumer that was never

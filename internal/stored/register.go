@@ -102,8 +102,16 @@ func (g *Registered) Known(ctx context.Context) (Consumer, error) {
 // a janitor must not delete by the shorter one until the first message comes.
 func (g *Registered) Prepare(ctx context.Context) error {
 	row, err := g.Known(ctx)
-	if err != nil || row.ID == 0 || !Longer(g.self.Retention, row.Retention) {
+	if err != nil {
 		return err
+	}
+	before := row.Retention
+	if row.ID == 0 {
+		before = noRow
+	}
+	g.rows.prepared.LoadOrStore(g.self.Name, before)
+	if row.ID == 0 || !Longer(g.self.Retention, row.Retention) {
+		return nil
 	}
 	below := g.self.Retention
 	if below == 0 {
@@ -118,6 +126,9 @@ func (g *Registered) Prepare(ctx context.Context) error {
 	}
 	return nil
 }
+
+// noRow stands for the retention of a consumer that is not known yet.
+const noRow int64 = -1
 
 // Longer reports whether the stored retention a is longer than b.
 func Longer(a, b int64) bool { return b != 0 && (a == 0 || a > b) }
@@ -136,11 +147,11 @@ func (g *Registered) sameKey(row Consumer) error {
 		ErrKeyChanged, row.KeySource, g.self.KeySource, g.self.Epoch+1)
 }
 
-// settle records the consumer's settings if the row has others. After a lost connection it leaves a longer
-// retention in place: a process that started later may have raised it.
+// settle records the consumer's settings if the row has others. It leaves a longer retention in place that a
+// process which started later may have recorded.
 func (g *Registered) settle(ctx context.Context, row Consumer) error {
 	s := g.self
-	if g.last.Load() != nil && Longer(row.Retention, s.Retention) {
+	if Longer(row.Retention, s.Retention) && g.mayBeLater(row) {
 		s.Retention = row.Retention
 	}
 	if s.Unsettled || row.Retention == s.Retention && row.Window == s.Window && row.OnReplay == s.OnReplay {
@@ -150,6 +161,13 @@ func (g *Registered) settle(ctx context.Context, row Consumer) error {
 		_, err := tx.ExecContext(ctx, g.rows.Dialect.UpdateConsumer, s.Retention, s.Window, s.OnReplay, row.ID)
 		return err
 	})
+}
+
+// mayBeLater reports whether the row may have got its retention since this process started: after a lost connection,
+// or because it is not the one that Prepare saw.
+func (g *Registered) mayBeLater(row Consumer) bool {
+	before, prepared := g.rows.prepared.Load(g.self.Name)
+	return g.last.Load() != nil || prepared && before != row.Retention
 }
 
 // maxProbes limits the search for a free id: an id is taken with a chance of one in two billion.

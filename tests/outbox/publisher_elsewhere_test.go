@@ -4,6 +4,8 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
@@ -13,6 +15,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -58,6 +61,50 @@ func TestAPublisherOfAnotherDatabase(t *testing.T) {
 				return nil, out.Publish("orders", carried(msg.Context(), "a")...)
 			})
 		require.NoError(t, do(h, newOrder()))
+		assert.Len(t, log.Logs(), 1)
+	})
+}
+
+// A question without an answer is asked again a minute later, and none waits for a connection that the handler may hold.
+func TestAPublisherAsksAgainWhereItsDatabaseIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, other := testdb.On(t, "sqlite"), testdb.On(t, "sqlite")
+		other.Do(t, `UPDATE millrace_schema SET applied_at = applied_at + 1 WHERE version = 1`)
+		pool := faults.Open(t, other)
+		pool.SetMaxOpenConns(1)
+		log := &rig.Events{}
+		out := rig.NewOutbox(t, pool.DB, outbox.Config{Logger: log})
+		asked := 0
+		loses := func(err error) {
+			pool.Set(faults.Plan{Before: faults.At("applied_at", func() error { asked++; return err })})
+		}
+		publish := func() {
+			t.Helper()
+			began := time.Now()
+			require.NoError(t, outbox.InTx(t.Context(), db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
+				return out.Publish("orders", carried(ctx, "a")...)
+			}))
+			require.Zero(t, time.Since(began))
+		}
+
+		loses(faults.ErrLost)
+		conn, err := pool.Conn(t.Context())
+		require.NoError(t, err)
+		publish()
+		require.Zero(t, asked)
+		require.NoError(t, conn.Close())
+
+		publish()
+		lost := asked
+		require.Positive(t, lost)
+		publish()
+		require.Equal(t, lost, asked, "within a minute")
+		loses(nil)
+		for range 3 {
+			time.Sleep(time.Minute)
+			publish()
+		}
+		assert.Equal(t, lost+1, asked)
 		assert.Len(t, log.Logs(), 1)
 	})
 }
