@@ -57,7 +57,7 @@ func (s *Store) beat(ctx context.Context) {
 	p := &s.presence
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	all := s.serving()
+	all := s.serving() //nolint:contextcheck // it only asks a logger for its level
 	serves, now := stored.EncodeServings(all), time.Now()
 	if serves == p.serves && now.Sub(p.beaten) < activityPause/2 {
 		return

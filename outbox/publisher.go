@@ -183,7 +183,7 @@ func (p *Publisher) store(ctx context.Context, to destination, rows []row) error
 	}
 	if to.owner != nil {
 		to.owner.AfterCommit(p, p.Wake)
-		p.notElsewhere(to.owner)
+		p.notElsewhere(to.owner) //nolint:contextcheck // it asks after the commit, when ctx may have ended
 	}
 	return nil
 }
