@@ -1,6 +1,10 @@
 package durable_test
 
 import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -10,6 +14,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -63,5 +68,44 @@ var joinedBodies = []testdb.Body{
 			b.takes(rig.Queue(b, b.process(), inbox.QueueConfig{Consumer: consumer, Key: key}), 0)
 			require.Equal(t, 1, b.rows(), "it is a copy")
 		})
+	})},
+	{Name: "copies of messages in work, stored in two orders at once", Why: "whoever notes them locks their rows in one order", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		if b.db.Dialect != "postgres" { // SQLite has one writer, and on MySQL an INSERT already locks the row that it finds
+			return
+		}
+		msgs := []*message.Message{message.NewMessage("1", nil), message.NewMessage("2", nil)}
+		b.storeIn(inbox.QueueConfig{}, msgs...)
+		b.db.Do(t, `UPDATE millrace_messages SET status = ?, lease_token = 5, due_at = due_at + 3600000000`, admin.InProgress)
+		events, first := &rig.Events{}, faults.Open(t, b.db)
+		second := faults.Open(t, b.db)
+		noted, asked := make(chan struct{}), make(chan struct{})
+		var once sync.Once
+		var inserts atomic.Int32
+		first.Set(faults.Plan{After: func(_ context.Context, call string) error {
+			if strings.Contains(call, "reason_code = 2, due_at") {
+				once.Do(func() {
+					close(noted)
+					<-asked
+				})
+			}
+			return nil
+		}})
+		second.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if strings.Contains(call, "INTO millrace_messages") && inserts.Add(1) == 2 { // of what the first has noted
+				close(asked)
+			}
+			return nil
+		}})
+		put := func(pool *faults.Faults, msgs ...*message.Message) error {
+			store := rig.NewStore(t, pool.DB, inbox.Config{Observers: []inbox.Observer{events}})
+			return rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer}).Put(t.Context(), "orders", msgs...)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- put(first, msgs[0].Copy(), msgs[1].Copy()) }()
+		<-noted
+		require.NoError(t, put(second, msgs[1].Copy(), msgs[0].Copy()))
+		require.NoError(t, rig.Within(t, ended, "it is stored"))
+		assert.Zero(t, events.Count("contention"))
+		assert.Equal(t, 2, b.rows())
 	})},
 }
