@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"slices"
@@ -141,7 +142,7 @@ func (r *batchRun) retreat(aside []*member, err error) (next [][]*member) {
 	}
 	if err != nil {
 		aside = r.all()
-		if dialect.Classify(s.db.Noticed(err)) == dialect.Contention {
+		if errors.Is(err, ErrInProgress) || dialect.Classify(s.db.Noticed(err)) == dialect.Contention {
 			s.observeContention(r.whole.delivery, err)
 		} else {
 			s.log.Info("inbox: the versions of a batch cannot be compared; its messages are handled one by one",

@@ -101,15 +101,6 @@ func (cl *claim) acquire() error {
 		}
 		cl.consumer.store.answers(pass)
 		next = following
-		if next == done && cl.joins != 0 {
-			joined, err := cl.join()
-			if err != nil {
-				return err
-			}
-			if !joined {
-				next = look
-			}
-		}
 		if err := cl.lookOnly(next); err != nil {
 			return err
 		}
@@ -219,9 +210,18 @@ func (cl *claim) moveInSlot(what move) (next move, err error) {
 	}()
 	cl.leave = leave
 	if what == look {
-		return cl.look()
+		next, err = cl.look()
+	} else {
+		next, err = cl.claimInTx(what)
 	}
-	return cl.claimInTx(what)
+	if err != nil || next != done || cl.joins == 0 {
+		return next, err
+	}
+	joined, err := cl.join()
+	if !joined {
+		next = look
+	}
+	return next, err
 }
 
 // claimInTx begins a transaction whose first statement claims the key. If the claim is fresh, the

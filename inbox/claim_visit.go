@@ -15,6 +15,7 @@ import (
 type visit struct {
 	turns     []turns.Turn // of its aggregates, in order
 	contended int
+	fruitless int  // tries to record where aggregates begin
 	arrived   bool // at the gate
 	foresaw   bool
 	foreseen  []versioned                     // the versions of the message, as far as they are known before the transaction

@@ -173,8 +173,7 @@ func (cl *claim) decide(g *gate, versions []versioned) error {
 		return err
 	}
 	if begun := cl.begun(g, versions, rows); len(begun) > 0 {
-		consumer := cl.id32
-		cl.postpone(func(ctx context.Context) error { return cl.consumer.begin(ctx, consumer, begun) })
+		cl.postpone(func(ctx context.Context) error { return cl.begin(ctx, begun) })
 		return nil
 	}
 	return cl.judgeVersions(g, versions, rows)

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jmoiron/sqlx"
@@ -28,23 +29,57 @@ func (cl *claim) begun(g *gate, versions []versioned, rows []stored.Aggregate) (
 	return begun
 }
 
-// begin records that aggregates begin with these versions, none of which is applied yet. It leaves those that have begun, and
-// does not wait for other processes that have them.
+// mostFruitless is how often a delivery tries in vain to record where aggregates begin.
+const mostFruitless = 3
+
+// begin records where aggregates begin, before the message is claimed again. If others keep it from that, the next claim finds out
+// what they did; but a delivery that gets the aggregates for itself, and never for begin, goes back to its source.
+func (cl *claim) begin(ctx context.Context, firsts []versioned) error {
+	err := cl.consumer.begin(ctx, cl.id32, firsts)
+	var locked *lockedError
+	if !errors.As(err, &locked) {
+		return err
+	}
+	cl.consumer.store.observeContention(cl.delivery, err)
+	if cl.visit.fruitless++; cl.visit.fruitless < mostFruitless {
+		return nil
+	}
+	return err
+}
+
+// begin records that aggregates begin with these versions, none of which is applied yet. It leaves those that have begun. If other
+// processes have them for longer than gatePatience, it returns a lockedError. With one writer, no other transaction can have them.
 func (c *claimConsumer) begin(ctx context.Context, consumer int32, firsts []versioned) error {
-	s := c.store
+	s, patience := c.store, c.config.gatePatience()
 	var args []any
 	for _, v := range firsts {
 		args = append(args, consumer, v.id, v.Number-1, v.Number, 0, []byte{}, 0)
 	}
 	statement := s.dialect.Impatient(dialect.Rows(s.dialect.Gate.LockAggregates, len(firsts)))
-	patient, cancel := context.WithTimeout(ctx, c.config.gatePatience())
+	leave, err := c.slot(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	bounded, cancel := context.WithTimeout(ctx, c.config.Timeout+patience)
 	defer cancel()
-	err := s.db.Write(patient, func(tx *sqlx.Tx) error {
+	late := false
+	err = s.db.WriteInTurn(bounded, func(tx *sqlx.Tx) error {
+		patient := bounded
+		if !s.dialect.OneWriter {
+			var cancel context.CancelFunc
+			patient, cancel = context.WithTimeout(bounded, patience)
+			defer cancel()
+		}
 		_, err := tx.ExecContext(patient, statement, args...)
+		late = err != nil && patient.Err() != nil && bounded.Err() == nil
 		return err
 	})
-	if err == nil || ctx.Err() == nil && (patient.Err() != nil || dialect.Classify(err) == dialect.Contention) {
+	switch {
+	case err == nil:
 		return nil
+	case late, dialect.Classify(err) == dialect.Contention:
+		return &lockedError{firsts[0].Aggregate, patience}
 	}
 	return fmt.Errorf("record where %d aggregates begin: %w", len(firsts), err)
 }

@@ -117,7 +117,7 @@ func (cl *claim) store() error {
 	if cl.lease != nil {
 		status, lease = stored.InProgress, cl.lease.token
 	}
-	// What is parked leaves the order of its queue: it was not tried, nothing behind it needs it, and its predecessor
+	// What is parked leaves the order of its queue: the gate refused it, nothing behind it needs it, and its predecessor
 	// may stand there.
 	n, err := database.Affected(cl.tx.ExecContext(ctx, s.dialect.Gate.HoldMessage, open.status, noteText(open.reason),
 		cl.waitsFor.id, cl.waitsFor.Number, open.status == stored.Parked, open.delay, cl.id32, cl.id, status, lease))

@@ -22,7 +22,7 @@ import (
 // handler's transaction. If the message failed, whoever acked it has taken the failure over: then
 // Finish also deletes its open claim, so that the message is handled when it is sent again; if it came
 // again meanwhile, Finish does as [Leased.Fail]. A message that came to the inbox without its context,
-// and was not handled, is put back.
+// and was not handled, has failed.
 func (l *Leased) Finish(ctx context.Context) error {
 	over, counts, cause := l.result()
 	settling := l.row.Status == stored.Settling
@@ -42,7 +42,7 @@ func (l *Leased) Finish(ctx context.Context) error {
 			l.queue.store.log.Error("inbox: a stored message was acked, but came to the inbox without its context, so it is tried again; "+
 				"said once per consumer", errStray, l.event(fate{}).fields())
 		})
-		return l.fail(ctx, false, errStray)
+		return l.fail(ctx, true, errStray) // an attempt, so that it does not go on for ever and somebody is told
 	}
 	return l.queue.explain(fmt.Sprintf("close message %d", l.row.ID), l.close(ctx))
 }

@@ -138,26 +138,35 @@ func (q *Queue) adoptSome(
 func (q *Queue) adoptOne(
 	ctx context.Context, tx *sqlx.Tx, row stored.Message, to int32, as rekeyed, tell tellParked,
 ) (superseded bool, twin *adoptedTwin, err error) {
-	known, err := q.knows(ctx, tx, to, as.id)
-	switch {
-	case err != nil:
-		return false, nil, err
-	case known == nil:
-		return false, nil, q.moveTo(ctx, tx, row, to, as.id)
-	case as.isCopy(known):
-		return true, nil, q.supersede(ctx, tx, row)
+	for range maxRounds {
+		known, err := q.knows(ctx, tx, to, as.id)
+		switch {
+		case err != nil:
+			return false, nil, err
+		case known == nil:
+			return false, nil, q.moveTo(ctx, tx, row, to, as.id)
+		case !as.isCopy(known):
+			return q.adoptTwin(ctx, tx, row, to, as, known, tell)
+		}
+		if superseded, err := q.supersede(ctx, tx, row, to, as.id, known); superseded || err != nil {
+			return superseded, nil, err
+		}
 	}
-	return q.adoptTwin(ctx, tx, row, to, as, known, tell)
+	return false, nil, ErrLost
 }
 
-// supersede closes a message of an older epoch that the new epoch knows.
-func (q *Queue) supersede(ctx context.Context, tx *sqlx.Tx, row stored.Message) error {
+// supersede closes a message of an older epoch that the new epoch knows, under this id. It reports false if what is known has
+// changed since.
+func (q *Queue) supersede(ctx context.Context, tx *sqlx.Tx, row stored.Message, to int32, id []byte, known *lookup) (superseded bool, err error) {
 	d := q.store.dialect
-	if _, err := tx.ExecContext(ctx, d.CloseClaim, stored.ResultSuperseded, row.Consumer, row.MessageID); err != nil {
-		return err
+	if joined, err := q.store.join(ctx, tx, to, id, stored.Status(known.OpenStatus.Int16)); !joined || err != nil {
+		return false, err
 	}
-	_, err := tx.ExecContext(ctx, d.DeleteMessage, row.Consumer, row.MessageID, row.Status)
-	return err
+	if _, err := tx.ExecContext(ctx, d.CloseClaim, stored.ResultSuperseded, row.Consumer, row.MessageID); err != nil {
+		return false, err
+	}
+	_, err = tx.ExecContext(ctx, d.DeleteMessage, row.Consumer, row.MessageID, row.Status)
+	return err == nil, err
 }
 
 // moveTo moves a message, with all that belongs to it, to an id that the epoch to does not know.
@@ -234,9 +243,9 @@ func (q *Queue) knows(ctx context.Context, tx *sqlx.Tx, consumer int32, id []byt
 	var known lookup
 	err := known.scan(tx.QueryRowContext(ctx, q.store.dialect.Lookup, consumer, id))
 	if errors.Is(err, sql.ErrNoRows) { // a message that was stored on arrival has no claim
-		known.OpenStatus = sql.NullInt16{Int16: int16(stored.Received), Valid: true}
 		var kept keptRow
 		kept, err = q.store.kept(ctx, tx, consumer, id)
+		known.OpenStatus = sql.NullInt16{Int16: int16(kept.Status), Valid: true}
 		known.OpenHash = sql.NullInt64{Int64: kept.Hash, Valid: true}
 	}
 	switch {

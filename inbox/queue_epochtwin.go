@@ -42,9 +42,12 @@ func (q *Queue) adoptTwin(
 	id := keycode.Derive(as.id, as.print)
 	if kept, err := q.knows(ctx, tx, to, id); kept != nil || err != nil {
 		if err == nil {
-			err = q.supersede(ctx, tx, row)
+			superseded, err = q.supersede(ctx, tx, row, to, id, kept)
 		}
-		return err == nil, nil, err
+		if err == nil && !superseded {
+			err = ErrLost
+		}
+		return superseded, nil, err
 	}
 	if err := q.moveTo(ctx, tx, row, to, id); err != nil || handled {
 		return false, nil, err

@@ -34,6 +34,7 @@ type arrival struct {
 	keyless  bool  // it has no key, only an id of its own
 	disputed bool  // another payload is stored under its key, without a claim
 	theirs   int64 // the hash of that payload
+	joins    bool  // it is a copy of a message that is being handled, whose row must say so
 	past     bool  // it was handled, its outcome may be unpublished, and it cannot be stored
 	attempts int
 	last     lastError
@@ -135,11 +136,8 @@ func (q *Queue) putOne(ctx context.Context, tx *sqlx.Tx, consumer int32, a *arri
 		case err != nil:
 			return nil, err
 		case kept.Hash == a.hash:
-			joined, err := q.store.join(ctx, tx, consumer, a.id, kept.Status)
-			if joined || err != nil {
-				return nil, err
-			}
-			continue
+			a.joins = kept.Status == stored.InProgress
+			return nil, nil //nolint:nilnil // it is stored already
 		}
 		if theirs, err := q.keyOfAnother(ctx, tx, consumer, a, kept.Hash); !theirs || err != nil {
 			return nil, err

@@ -35,13 +35,13 @@ func (s *Store) join(ctx context.Context, tx *sqlx.Tx, consumer int32, id []byte
 	return n == 1, err
 }
 
-// join is [Store.join] for a copy that no transaction holds.
+// join is [Store.join] for a copy that no transaction holds. The caller has a slot.
 func (cl *claim) join() (joined bool, err error) {
 	s := cl.consumer.store
 	if cl.joins != stored.InProgress {
 		return true, nil
 	}
-	err = s.db.Write(cl.ctx, func(tx *sqlx.Tx) (err error) {
+	err = s.db.WriteInTurn(cl.ctx, func(tx *sqlx.Tx) (err error) {
 		joined, err = s.join(cl.ctx, tx, cl.id32, cl.id, cl.joins)
 		return err
 	})

@@ -115,6 +115,13 @@ func (l *Leased) name(
 		parked = &next
 	}
 	if row.Result != stored.ResultOpen || row.OpenStatus.Valid {
+		joined, err := l.queue.store.join(ctx, tx, l.row.Consumer, next.id, stored.Status(row.OpenStatus.Int16))
+		if err == nil && !joined {
+			err = ErrLost // the row that stands for l has changed
+		}
+		if err != nil {
+			return nil, false, err
+		}
 		return nil, true, l.drop(ctx, tx, true)
 	}
 	named, err := database.Affected(tx.ExecContext(ctx, l.queue.store.dialect.Queue.NameLeased, next.id, next.hash, next.original,

@@ -1,9 +1,11 @@
 package inbox
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jmoiron/sqlx"
 
@@ -41,7 +43,7 @@ func (q *Queue) putTogether(ctx context.Context, consumer int32, all []*arrival)
 	divisible := len(all) > 1 && !live
 	var parked, kept []*arrival
 	err := errDisputed
-	for errors.Is(err, errDisputed) {
+	for errors.Is(err, errDisputed) || errors.Is(err, errOvertaken) {
 		err = q.write(ctx, func(tx *sqlx.Tx, tell tellParked) (err error) {
 			parked, kept, err = q.putIn(ctx, tx, consumer, all, tell)
 			if divisible && dialect.Classify(err) == dialect.Contention {
@@ -70,7 +72,7 @@ func (q *Queue) putIn(
 	}
 	var disputed error
 	for _, a := range all {
-		a.past = false
+		a.past, a.joins = false, false
 		if a.status == stored.FailedTerminal {
 			stored, err := q.putTerminal(ctx, tx, consumer, a, tell)
 			if err != nil {
@@ -96,7 +98,30 @@ func (q *Queue) putIn(
 			}
 		}
 	}
+	if disputed == nil {
+		disputed = q.joinAll(ctx, tx, consumer, all)
+	}
 	return parked, kept, disputed
+}
+
+// errOvertaken makes putTogether store the messages again, because the run of one of them has ended meanwhile.
+var errOvertaken = errors.New("a message that was being handled no longer is")
+
+// joinAll notes which messages that are being handled have a copy among all. It does so last, and in the order of their
+// ids: these rows are the only ones that others may have locked, such as another intake, or a batch that completes them.
+func (q *Queue) joinAll(ctx context.Context, tx *sqlx.Tx, consumer int32, all []*arrival) error {
+	joining := slices.DeleteFunc(slices.Clone(all), func(a *arrival) bool { return !a.joins })
+	slices.SortStableFunc(joining, func(a, b *arrival) int { return bytes.Compare(a.id, b.id) })
+	for _, a := range joining {
+		joined, err := q.store.join(ctx, tx, consumer, a.id, stored.InProgress)
+		if err == nil && !joined {
+			err = errOvertaken
+		}
+		if err != nil {
+			return fmt.Errorf("message %q: %w", a.msg.UUID, err)
+		}
+	}
+	return nil
 }
 
 // refused returns err, with which the database did not store all. It blames a single message that is too large.

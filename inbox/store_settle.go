@@ -169,15 +169,22 @@ func (s *Store) unsettledFrom(ctx context.Context, age time.Duration, offset, li
 	}
 	var problems []error
 	for _, row := range rows {
-		msgs, err := s.openOutcome(ctx, string(row.Name), string(row.Topic), row.Messages)
+		o, err := s.openRow(ctx, row)
 		if err != nil {
-			problems = append(problems,
-				fmt.Errorf("inbox: outcome of consumer %q, message %q: %w", row.Name, keycode.String(row.ID), err))
+			problems = append(problems, err)
 			continue
 		}
-		outcomes = append(outcomes, row.unsettled(msgs))
+		outcomes = append(outcomes, o)
 	}
 	return outcomes, len(rows), errors.Join(problems...)
+}
+
+func (s *Store) openRow(ctx context.Context, row outcomeRow) (o stored.Unsettled, err error) {
+	msgs, err := s.openOutcome(ctx, string(row.Name), string(row.Topic), row.Messages)
+	if err != nil {
+		return o, fmt.Errorf("inbox: outcome of consumer %q, message %q: %w", row.Name, keycode.String(row.ID), err)
+	}
+	return row.unsettled(msgs), nil
 }
 
 func (s *Store) outcomesFrom(ctx context.Context, age time.Duration, offset, limit int) (rows []outcomeRow, err error) {
@@ -191,44 +198,54 @@ func (s *Store) outcomesFrom(ctx context.Context, age time.Duration, offset, lim
 
 // Redispatch publishes the outcomes stored longer than age ago, with the same UUIDs, bytes and
 // metadata, and settles them. It is for messages that the broker never redelivered: choose an age
-// above any redelivery delay, else the broker gets the outcome twice. An outcome that cannot be
-// published does not stop the others. Redispatch returns how many it sent. One call tries the
-// thousand oldest, or ends when ctx does, or after ten in a row that could not be published; the
-// next call skips those that could not be sent, and once a call reaches the last outcome, the call
-// after it begins with the oldest again.
+// above any redelivery delay, else the broker gets the outcome twice. Redispatch returns how many it
+// sent. One call looks at the thousand oldest. After ten failures in a row of one topic it leaves the
+// others of that topic, after fifty in a row of any it takes the broker to be out, and ends, as it does
+// when ctx ends. The next call skips those that could not be sent, and once a call reaches the last
+// outcome, the call after it begins with the oldest again.
 func (s *Store) Redispatch(ctx context.Context, to message.Publisher, age time.Duration) (sent int, err error) {
-	const atOnce, inARow = 1000, 10
-	stayed := int(s.stayed.Load())
-	outcomes, read, err := s.unsettledFrom(ctx, age, stayed, atOnce)
-	failures := []error{err}
-	failed := 0
-	for i, o := range outcomes {
-		if ctx.Err() != nil || failed == inARow { // the broker is out: the next call goes on here
-			s.stayed.Store(int64(stayed + i - sent))
-			return sent, errors.Join(append(failures, ctx.Err())...)
+	const atOnce = 1000
+	skip := int(s.stayed.Load())
+	rows, err := s.outcomesFrom(ctx, age, skip, atOnce)
+	if err != nil {
+		return 0, err
+	}
+	var failures []error
+	var failing topics
+	for i, row := range rows {
+		topic := string(row.Topic)
+		if failing.leave(topic) {
+			continue
 		}
-		var err error
+		if ctx.Err() != nil || failing.all() { // the next call goes on here
+			s.stayed.Store(int64(skip + i - sent))
+			return sent, errors.Join(append(failures, failing.left(), ctx.Err())...)
+		}
+		o, err := s.openRow(ctx, row)
+		if err != nil {
+			failures = append(failures, err)
+			continue
+		}
 		if len(o.Messages) > 0 { // else they are erased
 			err = s.counted(publishTo(to, o.Topic, o.Messages))
+			failing.tried(topic, err)
 		}
 		if err != nil {
 			failures = append(failures, fmt.Errorf("inbox: redispatch consumer %q, message %q to %q: %w",
 				o.Consumer, o.MessageID, o.Topic, err))
-			failed++
 			continue
 		}
-		failed = 0
 		if err := s.deleteOutcomes(ctx, map[int32][][]byte{o.ConsumerID: {o.ID}}); err != nil {
 			return sent, errors.Join(append(failures, fmt.Errorf("inbox: redispatch: %w", database.Explain(err)))...)
 		}
 		sent++
 		s.log.Info("inbox: outcome redispatched", unsettledFields(o))
 	}
-	if stayed += read - sent; read < atOnce {
-		stayed = 0
+	if skip += len(rows) - sent; len(rows) < atOnce {
+		skip = 0
 	}
-	s.stayed.Store(int64(stayed))
-	return sent, errors.Join(failures...)
+	s.stayed.Store(int64(skip))
+	return sent, errors.Join(append(failures, failing.left())...)
 }
 
 func publishTo(to message.Publisher, topic string, msgs []*message.Message) (err error) {

@@ -48,9 +48,22 @@ func (h *heeding) Publish(_ string, msgs ...*message.Message) error {
 	return nil
 }
 
-// counting is a publisher that tells of each call, and fails.
-type counting struct{ call func() }
+// deaf is a publisher that fails for some topics, and tells of each call first.
+type deaf struct {
+	fails func(topic string) bool
+	call  func()
+	tried int
+}
 
-func (c *counting) Publish(string, ...*message.Message) error { c.call(); return errBoom }
+func (d *deaf) Publish(topic string, _ ...*message.Message) error {
+	d.tried++
+	if d.call != nil {
+		d.call()
+	}
+	if d.fails(topic) {
+		return errBoom
+	}
+	return nil
+}
 
-func (*counting) Close() error { return nil }
+func (*deaf) Close() error { return nil }

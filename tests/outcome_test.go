@@ -245,36 +245,6 @@ var outcomeBodies = []testdb.Body{
 		_, err = b.store.Redispatch(t.Context(), s.published, 0)
 		require.ErrorContains(t, err, "newer release", "it begins anew")
 	})},
-	{Name: "old outcomes while the broker is out", Why: "a store that closes does not wait for each", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
-		s.published.FailWith(errBoom)
-		for range 12 {
-			assert.False(t, s.deliver(newMessage("x")))
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		tried := 0
-		stops := &counting{func() {
-			if tried++; tried == 3 {
-				cancel()
-			}
-		}}
-		_, err := b.store.Redispatch(ctx, stops, 0)
-		require.ErrorIs(t, err, context.Canceled)
-		assert.Equal(t, 3, tried)
-		_, err = b.store.Redispatch(t.Context(), stops, 0)
-		require.ErrorIs(t, err, errBoom)
-		assert.Equal(t, 3+9, tried, "the next call goes on behind these")
-		_, err = b.store.Redispatch(t.Context(), stops, 0)
-		require.ErrorIs(t, err, errBoom)
-		assert.Equal(t, 3+9+10, tried, "ten in a row are enough")
-		s.published.FailWith(nil)
-		sent, err := b.store.Redispatch(t.Context(), s.published, 0)
-		require.NoError(t, err)
-		assert.Equal(t, 2, sent)
-		sent, err = b.store.Redispatch(t.Context(), s.published, 0)
-		require.NoError(t, err)
-		assert.Equal(t, 10, sent, "none is left out")
-	})},
 	{Name: "a failed run publishes nothing", Why: "I4: nothing of a rolled-back run reaches the broker", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
 			out, err := invoice(msg)

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -13,6 +14,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -116,6 +118,30 @@ var takenOverBodies = []testdb.Body{
 		assert.Equal(t, []int{1, 1}, []int{b.effects(msgs[0]), b.effects(msgs[1])})
 		assert.Equal(t, []int{0, 2}, b.claims())
 		assert.Zero(t, b.rows())
+	})},
+	{Name: "MaxInFlight while a copy of a message in work is acked", Why: "noting that takes a transaction too", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		pool, msg, noted := faults.Open(t, b.db), newMessage(), false
+		b.store = rig.NewStore(t, pool.DB, inbox.Config{MaxInFlight: 1})
+		queue, h := b.storeIn(inbox.QueueConfig{}, msg), b.within(failsAt(1))
+		l, err := b.hands(queue, h)
+		require.ErrorIs(t, err, errBoom)
+		require.NoError(t, l.Fail(t.Context()))
+		b.due()
+		pool.Set(faults.Plan{Before: faults.At("reason_code = 2, due_at", func() error {
+			noted = true
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond) // the transaction is open until the end of this
+			defer cancel()
+			another := newMessage()
+			another.SetContext(ctx)
+			require.ErrorIs(t, do(h, another), context.DeadlineExceeded, "it waits for its turn")
+			return nil
+		})})
+		require.NoError(t, b.acks(queue, func(m *message.Message) ([]*message.Message, error) {
+			require.NoError(t, do(h, msg.Copy()))
+			return h(m)
+		}))
+		assert.True(t, noted)
+		assert.Equal(t, 1, b.effects(msg))
 	})},
 	{Name: "a failure under Deduplicate that somebody takes over", Why: "as under Inbox", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.told()

@@ -55,11 +55,11 @@ var strayBodies = []testdb.Body{
 			l, err := b.hands(queue, lose(h))
 			require.ErrorIs(t, err, errBoom, name)
 			require.NoError(t, l.Fail(t.Context()))
-			for range 2 {
+			for attempts := 2; attempts < 4; attempts++ {
 				b.due()
 				require.NoError(t, b.acks(queue, lose(h)), "it takes it for a copy")
 				b.keepsStray(events)
-				assert.Equal(t, 1, b.only(b.store, admin.FailedRetryable).Attempts, "that is no attempt")
+				assert.Equal(t, attempts, b.only(b.store, admin.FailedRetryable).Attempts, "that is an attempt")
 			}
 			b.due()
 			require.NoError(t, b.acks(queue, h), "the middleware is mended")
@@ -67,11 +67,24 @@ var strayBodies = []testdb.Body{
 			b.db.Do(t, `DELETE FROM millrace_claims`)
 		}
 	})},
+	{Name: "a stored message that always comes without its context", Why: "it does not go on for ever, and somebody is told", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		events := b.told()
+		queue, h := b.storeIn(inbox.QueueConfig{MaxAttempts: 2}, newMessage()), b.within(failsAt(1))
+		l, err := b.hands(queue, detached["a copy"](h))
+		require.ErrorIs(t, err, errBoom)
+		require.NoError(t, l.Fail(t.Context()))
+		b.due()
+		require.NoError(t, b.acks(queue, detached["a copy"](h)))
+		assert.Contains(t, b.only(b.store, admin.Parked).LastError, "CopyWithContext")
+		assert.Equal(t, 1, events.Count("parked"))
+	})},
 	{Name: "a service whose middleware loses the context", Why: "a message that failed once waits until the service is mended", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		events, msg := b.told(), newMessage()
 		in := millrace.Inbox{Store: b.store, Consumer: consumer}.Middleware
 		h := failsAt(1)
-		s := b.start(quick(b.store), h, detached["a context of its own"], in)
+		durable := quick(b.store)
+		durable.MaxAttempts = 1_000_000
+		s := b.start(durable, h, detached["a context of its own"], in)
 		assert.True(t, s.deliver(msg), "it is stored")
 		rig.Eventually(b, "it is said", says(events, saidStray))
 		require.NoError(t, s.router.Close())
