@@ -24,13 +24,14 @@ type OnCollision int
 const (
 	// CollisionDefault parks if the key is the message's own id, since a collision is then a
 	// mistake of a producer. It drops if the key is a business key, whose purpose is to collapse
-	// different messages.
+	// different messages. What pubsub.Durable has to store, it parks, whatever OnCollision says.
 	CollisionDefault OnCollision = iota
 	// CollisionPark stores the newcomer for an operator, once per payload, and acks it.
 	CollisionPark
 	// CollisionDrop acks the newcomer as a duplicate. It is counted.
 	CollisionDrop
-	// CollisionFail fails the newcomer with ErrCollision. Observers get KindFailed.
+	// CollisionFail fails the newcomer with ErrCollision, and its source redelivers it. Observers get
+	// KindFailed. A stored message fails so until it is parked, like any that fails.
 	CollisionFail
 )
 

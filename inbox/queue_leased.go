@@ -133,6 +133,7 @@ func (l *Leased) Fail(ctx context.Context) error {
 }
 
 func (l *Leased) fail(ctx context.Context, counts bool, cause error) error {
+	counts = counts || errors.Is(cause, ErrCollision) // refused by CollisionFail, and no source has it any more
 	charged := l.row.Attempts
 	if l.suspect { // its attempt was counted in advance
 		charged--

@@ -31,6 +31,7 @@ func (p Policy) Explain(handler string) []Setting {
 	}
 	own := p.Consumers[handler]
 	said, builtin := fieldValues(&own), fieldValues(rules.builtin(handler))
+	why, queued := rules.queued()
 	var settings []Setting
 	for name, value := range rules.fields() {
 		if !rules.Strategy.means(name) {
@@ -45,11 +46,15 @@ func (p Policy) Explain(handler string) []Setting {
 		case value.IsZero(), name == "replay" && p.Defaults.Replay == "", name == "strategy" && p.Defaults.Strategy == "":
 			s.From, value = "default", builtin[name]
 		}
-		if s.Value = text(value); s.Value != "" {
-			settings = append(settings, s)
+		if s.Value = text(value); s.Value == "" {
+			continue
 		}
+		if name == "collision" && queued && s.Value != string(CollisionPark) {
+			s.Value += ", but park while the other message is stored"
+		}
+		settings = append(settings, s)
 	}
-	if why, is := rules.queued(); is {
+	if queued {
 		settings = append(settings, Setting{Field: "queue", Value: "required", From: why})
 	}
 	return settings

@@ -44,7 +44,7 @@ func TestExplainSaysWhatAppliesAndWhy(t *testing.T) {
 	}, billing)
 	require.Equal(t, "inbox (default)", mails["strategy"])
 	require.Equal(t, "refuse (side_effects: accept-duplicates)", mails["replay"])
-	require.Equal(t, "drop (default)", mails["collision"])
+	require.Equal(t, "drop, but park while the other message is stored (default)", mails["collision"])
 	require.Equal(t, "hold (default)", mails["on_parked"])
 	require.Equal(t, "required (ack: stored)", mails["queue"])
 }

@@ -103,6 +103,15 @@ var epochBodies = []testdb.Body{
 		rig.Eventually(b, "the other one is dropped", func() bool { return b.rows() == 0 && dropped.Load() == 1 })
 		assert.Equal(t, 0, b.effects(other))
 	})},
+	{Name: "a key of another source that two payloads share, where collisions fail", Why: "it has no source that could stop: an operator is told", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		other := b.besideHandled(inbox.CollisionFail)
+		b.byOrder(inbox.CollisionFail)
+		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
+		found := b.only(b.store, admin.Parked)
+		assert.Equal(t, "failed 10 times", found.Reason)
+		assert.Contains(t, found.LastError, inbox.ErrCollision.Error())
+		assert.Zero(t, b.effects(other))
+	})},
 	{Name: "a key of another source that two payloads share, both stored", Why: "the second is parked as when it arrives, and tried again it is a distinct message", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		one, other := b.sharingOrder()
 		b.storeIn(inbox.QueueConfig{}, one, other)
