@@ -188,6 +188,7 @@ func (cl *claim) guarded(pass outage.Pass, what move) (next move, err error) {
 // moveInSlot makes one move in a slot, which only a fresh claim keeps.
 func (cl *claim) moveInSlot(what move) (next move, err error) {
 	d := cl.delivery
+	cl.joins = 0
 	reg, err := cl.consumer.register(d.ctx)
 	if err != nil {
 		return 0, err

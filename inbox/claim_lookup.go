@@ -52,7 +52,7 @@ func (cl *claim) look() (next move, err error) {
 	ctx, cancel := context.WithTimeout(d.ctx, cl.consumer.config.Timeout)
 	defer cancel()
 	var row lookup
-	cl.openRow, cl.asFirstSent, cl.joins = false, false, 0
+	cl.openRow, cl.asFirstSent = false, false
 	err = row.scan(s.db.QueryRowContext(ctx, s.dialect.Lookup, cl.id32, d.id))
 	if errors.Is(err, sql.ErrNoRows) {
 		return insert, nil // purged, or rolled back

@@ -18,7 +18,7 @@ func (cl *claim) turnAway(produced []*message.Message) error {
 	}
 	if err := dialect.Unhide(cl.setAside()); errors.Is(err, errStored) {
 		cl.letGo()
-		joined, err := cl.join()
+		joined, err := cl.joinAlone()
 		if err == nil && !joined {
 			err = ErrLost
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jmoiron/sqlx"
 
@@ -63,12 +64,15 @@ func (c *claimConsumer) begin(ctx context.Context, consumer int32, firsts []vers
 	defer leave()
 	bounded, cancel := context.WithTimeout(ctx, c.config.Timeout+patience)
 	defer cancel()
-	late := false
+	late, until := false, time.Time{}
 	err = s.db.WriteInTurn(bounded, func(tx *sqlx.Tx) error {
 		patient := bounded
 		if !s.dialect.OneWriter {
 			var cancel context.CancelFunc
-			patient, cancel = context.WithTimeout(bounded, patience)
+			if until.IsZero() { // a database that ends the wait itself has it tried again
+				until = time.Now().Add(patience)
+			}
+			patient, cancel = context.WithDeadline(bounded, until)
 			defer cancel()
 		}
 		_, err := tx.ExecContext(patient, statement, args...)

@@ -41,9 +41,21 @@ func (cl *claim) join() (joined bool, err error) {
 	if cl.joins != stored.InProgress {
 		return true, nil
 	}
-	err = s.db.WriteInTurn(cl.ctx, func(tx *sqlx.Tx) (err error) {
-		joined, err = s.join(cl.ctx, tx, cl.id32, cl.id, cl.joins)
+	ctx, cancel := context.WithTimeout(cl.ctx, cl.consumer.config.Timeout)
+	defer cancel()
+	err = s.db.WriteInTurn(ctx, func(tx *sqlx.Tx) (err error) {
+		joined, err = s.join(ctx, tx, cl.id32, cl.id, cl.joins)
 		return err
 	})
 	return joined, err
+}
+
+// joinAlone is join for a caller without a slot.
+func (cl *claim) joinAlone() (joined bool, err error) {
+	leave, err := cl.consumer.slot(cl.ctx)
+	if err != nil {
+		return false, err
+	}
+	defer leave()
+	return cl.join()
 }

@@ -151,18 +151,24 @@ func (a *Admin) discard(ctx context.Context, tx *sqlx.Tx, row stored.Message) er
 	if err := row.Discardable(); err != nil {
 		return err
 	}
-	closed, err := database.Affected(tx.ExecContext(ctx, a.rows.Dialect.CloseClaim, stored.ResultDiscarded, row.Consumer, row.MessageID))
+	d := a.rows.Dialect
+	closed, err := database.Affected(tx.ExecContext(ctx, d.CloseClaim, stored.ResultDiscarded, row.Consumer, row.MessageID))
 	if err != nil {
 		return err
 	}
-	deleted, err := database.Affected(tx.ExecContext(ctx, a.rows.Dialect.DeleteMessage, row.Consumer, row.MessageID, row.Status))
-	if err != nil {
-		return err
+	if closed == 0 { // with inbox.CollisionFail, the claim is of another message, which was handled and perhaps forgotten since
+		if _, err := tx.ExecContext(ctx, d.OpenClaim, row.Consumer, row.MessageID, row.Hash, 1); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, d.CloseClaim, stored.ResultDiscarded, row.Consumer, row.MessageID); err != nil {
+			return err
+		}
 	}
-	if closed != 1 || deleted != 1 {
-		return a.rows.Conflict(ctx, tx, &row, (*stored.Message).Discardable)
+	deleted, err := database.Affected(tx.ExecContext(ctx, d.DeleteMessage, row.Consumer, row.MessageID, row.Status))
+	if err == nil && deleted != 1 {
+		err = a.rows.Conflict(ctx, tx, &row, (*stored.Message).Discardable)
 	}
-	return nil
+	return err
 }
 
 // find returns an open message.

@@ -110,6 +110,8 @@ var epochBodies = []testdb.Body{
 		found := b.only(b.store, admin.Parked)
 		assert.Equal(t, "failed 10 times", found.Reason)
 		assert.Contains(t, found.LastError, inbox.ErrCollision.Error())
+		require.NoError(t, admin.New(b.store).Discard(t.Context(), found.ID, ada))
+		assert.Zero(t, b.rows())
 		assert.Zero(t, b.effects(other))
 	})},
 	{Name: "a key of another source that two payloads share, both stored", Why: "the second is parked as when it arrives, and tried again it is a distinct message", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
