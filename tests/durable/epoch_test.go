@@ -114,6 +114,16 @@ var epochBodies = []testdb.Body{
 		assert.Zero(t, b.rows())
 		assert.Zero(t, b.effects(other))
 	})},
+	{Name: "a key of another source of a message that is forgotten meanwhile", Why: "what is discarded is closed under that key", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		other := b.besideHandled(inbox.CollisionFail)
+		s := b.byOrder(inbox.CollisionFail)
+		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
+		b.db.Do(t, `DELETE FROM millrace_claims`)
+		require.NoError(t, admin.New(b.store).Discard(t.Context(), b.only(b.store, admin.Parked).ID, ada))
+		assert.True(t, s.deliver(other))
+		rig.Eventually(b, "its copy was decided on", func() bool { return b.rows() == 0 })
+		assert.Zero(t, b.effects(other))
+	})},
 	{Name: "a key of another source that two payloads share, both stored", Why: "the second is parked as when it arrives, and tried again it is a distinct message", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		one, other := b.sharingOrder()
 		b.storeIn(inbox.QueueConfig{}, one, other)
