@@ -201,8 +201,11 @@ func (q *Queue) fateOf(attempts int, counts bool, cause error, last lastError) f
 	return fate{stored.FailedRetryable, attempts, delay, why{reasonOf(cause), "to be tried again"}, last}
 }
 
-// classify marks the error of a handler. What the service's Classify marks takes precedence.
+// classify marks the error of a handler. What the service's Classify marks takes precedence. A stray has met no handler.
 func (q *Queue) classify(cause error) error {
+	if errors.Is(cause, errStray) {
+		return cause
+	}
 	cause = callClassify(q.config.Classify, cause)
 	var retry *retryError
 	if errors.As(cause, &retry) {

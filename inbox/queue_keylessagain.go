@@ -76,6 +76,9 @@ func (l *Leased) findKey(ctx context.Context) (notNow, err error) {
 		parked, known, err = l.name(ctx, tx, a, tell)
 		return err
 	})
+	if errors.Is(err, ErrLost) { // maybe only of the row that stands for l, which has changed
+		return nil, l.later(ctx, err)
+	}
 	if err != nil {
 		return nil, q.store.db.Noticed(err)
 	}

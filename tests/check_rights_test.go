@@ -2,6 +2,7 @@ package tests_test
 
 import (
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -126,6 +127,9 @@ func TestAnInboxAloneWorksWithTheRightsThatItUses(t *testing.T) {
 			b.db.Do(t, `GRANT SELECT ON millrace_schema TO `+role)
 			b.db.Do(t, `GRANT SELECT, INSERT ON effects TO `+role)
 
+			keepsBlobs := findings(t, b.newStore(pool, inbox.Config{BlobsAbove: 1}))
+			require.Equal(t, []string{"privileges", "millrace_blobs"}, []string{keepsBlobs[0].Subject, strings.Fields(keepsBlobs[0].Remedy)[6]})
+			assert.Equal(t, inbox.Error, keepsBlobs[0].Severity)
 			b.store = b.newStore(pool, inbox.Config{PurgeInterval: time.Hour})
 			for _, f := range findings(t, b.store) {
 				assert.Equal(t, inbox.Warning, f.Severity, f)

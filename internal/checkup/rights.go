@@ -21,8 +21,8 @@ func (c *Checkup) needs(table string) []string {
 	return []string{"SELECT", "INSERT", "UPDATE", "DELETE"}
 }
 
-// vital are the tables that every inbox uses. Rights on others are missed by a gate, steps, leases, replays and the
-// outbox, which a service may do without, and by the background work, which logs it.
+// vital are the tables that every inbox uses, and blobs one whose settings say so. Rights on others are missed by a gate, steps,
+// leases, replays and the outbox, which a service may do without, and by the background work, which logs it.
 var vital = []string{"schema", "consumers", "claims", "messages", "results", "outcomes", "journal", "history"}
 
 // askRights asks MySQL for what its catalogue does not tell: whether a table is missing, or hidden from a role without
@@ -118,7 +118,8 @@ func (c *Checkup) rights(ctx context.Context, wanted []dialect.Table, live map[s
 		if len(missing) == 0 {
 			continue
 		}
-		what := lack{strings.Join(missing, ", "), slices.Contains(vital, strings.TrimPrefix(table.Name, c.TablePrefix))}
+		name := strings.TrimPrefix(table.Name, c.TablePrefix)
+		what := lack{strings.Join(missing, ", "), slices.Contains(vital, name) || c.Blobs && name == "blobs"}
 		if of[what] == nil {
 			order = append(order, what)
 		}

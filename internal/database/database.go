@@ -109,11 +109,14 @@ func (db *DB) Reader(ctx context.Context) sqlx.ExtContext {
 // Live returns the handler's transaction in ctx if it is on this pool and has not ended.
 func (db *DB) Live(ctx context.Context) (*sqlx.Tx, bool) { return ambient.From(ctx).Live(db.DB) }
 
-// Noticed returns err, and calls [DB.Lost] if err says that a connection was lost.
+// Noticed returns err, and calls [DB.Lost] if err says that a connection was lost. A right that the role lacks says nothing
+// about the server.
 func (db *DB) Noticed(err error) error {
 	switch dialect.Classify(err) {
 	case dialect.Unavailable, dialect.Unready, dialect.ReadOnly: // read-only: the primary was demoted
-		db.Forget()
+		if !dialect.Denied(err) {
+			db.Forget()
+		}
 	}
 	return err
 }

@@ -54,7 +54,7 @@ type ReasonCode int16
 const (
 	ReasonOther    ReasonCode = 0
 	ReasonReplayed ReasonCode = 1 // PARKED because its consumer refuses replayed messages
-	ReasonCopied   ReasonCode = 2 // a copy was acked while the message was IN_PROGRESS, and the row stands for both; kept if it is put back
+	ReasonCopied   ReasonCode = 2 // a copy was acked while the message was IN_PROGRESS, and the row stands for both; kept if it is put back, gone with the next attempt
 )
 
 // ErrorCode says what kind of error the last one was, if that decides what happens next.

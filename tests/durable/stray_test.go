@@ -2,6 +2,7 @@ package durable_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -69,7 +70,13 @@ var strayBodies = []testdb.Body{
 	})},
 	{Name: "a stored message that always comes without its context", Why: "it does not go on for ever, and somebody is told", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		events := b.told()
-		queue, h := b.storeIn(inbox.QueueConfig{MaxAttempts: 2}, newMessage()), b.within(failsAt(1))
+		config := inbox.QueueConfig{MaxAttempts: 2, Classify: func(err error) error {
+			if errors.Is(err, errBoom) {
+				return err
+			}
+			return inbox.Terminal(err)
+		}}
+		queue, h := b.storeIn(config, newMessage()), b.within(failsAt(1))
 		l, err := b.hands(queue, detached["a copy"](h))
 		require.ErrorIs(t, err, errBoom)
 		require.NoError(t, l.Fail(t.Context()))
