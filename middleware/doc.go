@@ -12,9 +12,9 @@
 // # Order
 //
 // From the outside in: Retry, Inbox, VersionGate, CorrelationID, Timeout, Recoverer, handler.
-// Retry inside Inbox would run the handler again in the transaction of the failed run. PoisonQueue
-// or IgnoreErrors inside would make a failure look like a success, and Inbox would commit half of
-// the handler's work. Never use InstantAck with Inbox.
+// Retry, PoisonQueue and IgnoreErrors go outside. Inside, Inbox refuses a second run, and a failure
+// that looks like a success, with inbox.ErrSwallowed. With inbox.Config.WithoutPlugin it notices
+// neither, and commits half of the handler's work. Never use InstantAck with Inbox.
 //
 // A middleware between Inbox and VersionGate also sees messages that the gate does not let
 // through, as if their handler had succeeded; it must produce nothing for them.
