@@ -132,7 +132,7 @@ func (a *attempt) failedRun() *failedRun {
 }
 
 // RetryAfter marks err so that the queue tries the message again after delay instead of its own
-// backoff. nil stays nil.
+// backoff. It is an attempt like any other, up to MaxAttempts. nil stays nil.
 func RetryAfter(err error, delay time.Duration) error {
 	if err == nil {
 		return nil

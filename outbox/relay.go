@@ -123,7 +123,7 @@ func (r *Relay) Run(ctx context.Context) error {
 // that a running relay owns, to a later call. The error is the first failure; RelayBatch still
 // tries the other messages, unless nothing gets through. It gives up when the outbox cannot be read
 // or written for RelayConfig.Drain: a later call sends again, with the same UUIDs, what this one
-// has sent and could not record.
+// has sent and could not record. It does not delete messages that were kept: call [Relay.Purge].
 func (r *Relay) RelayBatch(ctx context.Context) (sent int, err error) {
 	if sent, err = r.oneTerm(ctx, true); err != nil {
 		err = errorf("relay: %w", err)

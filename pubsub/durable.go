@@ -45,8 +45,8 @@ type Durable struct {
 	Mode Mode
 
 	// Consumer is the consumer whose messages these are: the name of the handler, or the Consumer
-	// of middleware.Inbox. A subscriber learns the name of its handler only from the first
-	// message, and must deliver stored ones before. Required, unless ConsumerOf is set.
+	// of middleware.Inbox. The subscriber must deliver stored messages as soon as it subscribes, but
+	// would learn its handler's name only from the first new one. Required, unless ConsumerOf is set.
 	Consumer string
 
 	// ConsumerOf gives the Consumer for each topic, for one Durable that decorates all
