@@ -49,13 +49,23 @@ func (c ConsumerConfig) former() (ConsumerConfig, bool) {
 
 // formerIsOver logs once that FormerKey is no longer needed.
 func (c *claimConsumer) formerIsOver(row stored.Consumer) {
-	if c.former == nil || c.config.Retention == Forever || time.Since(time.UnixMicro(row.CreatedAt)) < c.config.Retention {
+	if c.config.FormerKey.of == nil || c.config.Retention == Forever || time.Since(time.UnixMicro(row.CreatedAt)) < c.config.Retention {
 		return
 	}
 	c.formerOver.Do(func() {
 		c.store.log.Info("inbox: the claims under FormerKey have expired: remove FormerKey",
 			watermill.LogFields{"consumer": c.config.Name, "epoch": c.config.Epoch})
 	})
+}
+
+// formerIsOver tells the consumer of a row that its FormerKey may be no longer needed, if it runs here.
+func (s *Store) formerIsOver(row stored.Consumer) {
+	s.mu.Lock()
+	c := s.consumers[stored.Name{Name: string(row.Name), Epoch: row.Epoch}]
+	s.mu.Unlock()
+	if c != nil {
+		c.formerIsOver(row)
+	}
 }
 
 // inherited reports whether d is a stored message of this epoch that is being looked up in the epoch before.

@@ -95,6 +95,7 @@ func (j *janitor) purgeAll(ctx context.Context) (int, error) {
 		if string(c.Namespace) != s.config.Namespace {
 			continue
 		}
+		s.formerIsOver(c)
 		if c.Retention = s.governing(c); c.Retention == 0 {
 			continue
 		}

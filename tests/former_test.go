@@ -48,6 +48,7 @@ var formerBodies = []testdb.Body{
 	{Name: "a former key that cannot be found", Why: "the message has none, unless it could not be asked for", Run: testdb.With(newBed, formerUnknown)},
 	{Name: "a former key and a collision", Why: "what was handled is none", Run: testdb.With(newBed, formerCollides)},
 	{Name: "a former key that many messages share", Why: "they do not wait for each other", Run: testdb.With(newBed, formerMany)},
+	{Name: "a former key that is no longer needed", Why: "a process that runs for long says so too", Run: testdb.With(newBed, formerOver)},
 	{Name: "a former key and a version gate", Why: "versions belong to the epoch", Run: testdb.With(newBed, formerGate)},
 }
 
@@ -272,6 +273,20 @@ func formerMany(t *testing.T, b *bed) {
 		return effect(msg)
 	}, on(b.process()), shared), slow)
 	assert.Equal(t, 3, b.effects())
+}
+
+func formerOver(t *testing.T, b *bed) {
+	must(t, b.inbox(effect, byOrder), ordered("1"))
+	purge := func() string {
+		_, err := b.store.Purge(t.Context())
+		require.NoError(t, err)
+		return strings.Join(b.events.Logs(), "\n")
+	}
+	const over = "the claims under FormerKey have expired"
+	assert.NotContains(t, purge(), over)
+	b.exec(`UPDATE millrace_consumers SET created_at = created_at - 691200000000 WHERE epoch = 1`) // eight days
+	purge()
+	assert.Equal(t, 1, strings.Count(purge(), over))
 }
 
 func formerGate(t *testing.T, b *bed) {
