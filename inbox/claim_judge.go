@@ -142,22 +142,45 @@ func (s *Store) changeAll(ctx context.Context, tx *sqlx.Tx, rows int, statement 
 	return err
 }
 
-// purgeLine returns the time up to which the janitor may have deleted claims, in this epoch or, with a
+// purgeLine returns the time up to which the janitor may have deleted the claim of cl, in this epoch or, with a
 // FormerKey, in the one before. It reads after the claim, in statements of its own, so it sees a purge that
 // freed the key.
 func (cl *claim) purgeLine(ctx context.Context, db sqlx.QueryerContext) (latest int64, err error) {
-	epochs := []int32{cl.id32}
-	if cl.consumer.former != nil {
-		epochs = append(epochs, cl.former32)
+	s := cl.consumer.store
+	if latest, err = s.purgeLine(ctx, db, cl.id32); err != nil {
+		return 0, err
 	}
-	for _, id := range epochs {
-		var line int64
-		if err := sqlx.GetContext(ctx, db, &line, cl.consumer.store.dialect.SelectPurgeLine, id); err != nil {
-			return 0, fmt.Errorf("read the purge line: %w", err)
+	latest = min(latest, cl.rememberedFrom().UnixMicro())
+	if cl.consumer.former != nil { // where the message is stored under another key
+		line, err := s.purgeLine(ctx, db, cl.former32)
+		if err != nil {
+			return 0, err
 		}
 		latest = max(latest, line)
 	}
 	return latest, nil
+}
+
+func (s *Store) purgeLine(ctx context.Context, db sqlx.QueryerContext, consumer int32) (line int64, err error) {
+	if err := sqlx.GetContext(ctx, db, &line, s.dialect.SelectPurgeLine, consumer); err != nil {
+		return 0, fmt.Errorf("read the purge line: %w", err)
+	}
+	return line, nil
+}
+
+// rememberedFrom returns the time from which on no claim of d has been deleted, whatever the purge line is: the shortest
+// retention before the arrival of d. The janitor keeps a claim while a message is stored under its key.
+func (d *delivery) rememberedFrom() time.Time {
+	if d.lease != nil && !d.inherited() {
+		return d.lease.receivedAt.Add(-MinRetention)
+	}
+	return time.Now().Add(-MinRetention)
+}
+
+// surelyMade returns the earliest time at which the message can have been made, and whether it says so.
+func (d *delivery) surelyMade() (at time.Time, known bool) {
+	made, known := d.consumer.config.MessageTime(d.msg)
+	return made.Add(-d.consumer.config.ClockSkew), known && !made.IsZero()
 }
 
 // objection says why a message must not be handled. It is zero if nothing speaks against it.
@@ -176,12 +199,11 @@ func (cl *claim) objection(ctx context.Context, db sqlx.QueryerContext, what mov
 	if d.collidedWith != nil {
 		return why{ReasonCollision, "same key as message " + keycode.String(d.collidedWith) + ", other payload"}, nil
 	}
-	made, known := config.MessageTime(d.msg)
-	if !known || made.IsZero() {
+	surely, known := d.surelyMade()
+	switch {
+	case !known, surely.After(time.Now().Add(-MinRetention)):
 		return why{}, nil
-	}
-	surely := made.Add(-config.ClockSkew)
-	if surely.After(time.Now().Add(-MinRetention)) {
+	case surely.After(d.rememberedFrom()) && cl.consumer.former == nil:
 		return why{}, nil
 	}
 	line, err := cl.purgeLine(ctx, db)
@@ -192,5 +214,5 @@ func (cl *claim) objection(ctx context.Context, db sqlx.QueryerContext, what mov
 		return why{}, nil
 	}
 	return why{ReasonTooOld, fmt.Sprintf("too old: made at %s, and claims up to %s are deleted, so it may have been handled",
-		made.UTC().Format(time.RFC3339), time.UnixMicro(line).UTC().Format(time.RFC3339))}, nil
+		surely.Add(config.ClockSkew).UTC().Format(time.RFC3339), time.UnixMicro(line).UTC().Format(time.RFC3339))}, nil
 }

@@ -20,8 +20,8 @@ const (
 	// Forever is the retention of a consumer that never forgets a message.
 	Forever time.Duration = -1
 
-	// MinRetention is the shortest retention. The inbox never parks a message younger than this as
-	// too old.
+	// MinRetention is the shortest retention. The inbox never parks a message as too old that was younger than
+	// this, less ClockSkew, when it arrived.
 	MinRetention = time.Hour
 
 	// MaxStepResult is how many bytes a step may return. The handler needs no more to continue than,

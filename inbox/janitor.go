@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -198,8 +199,9 @@ func (j *janitor) note(ctx context.Context, c stored.Consumer, now int64) error 
 }
 
 // remove deletes the expired claims among ids, and raises the purge line in the same transaction.
-// Claims that another transaction holds, and those with an unsettled outcome, stay for the next
-// walk.
+// Claims that another transaction holds, those with an unsettled outcome, and those under whose key a
+// message is stored, stay for the next walk: when the message is delivered, its claim tells that it was
+// handled, see [delivery.rememberedFrom].
 func (j *janitor) remove(ctx context.Context, c stored.Consumer, ids [][]byte, before int64) (removed int, err error) {
 	s := j.store
 	err = s.db.Write(ctx, func(tx *sqlx.Tx) error {
@@ -217,8 +219,8 @@ func (j *janitor) remove(ctx context.Context, c stored.Consumer, ids [][]byte, b
 		if err := tx.SelectContext(ctx, &rows, query, args...); err != nil {
 			return fmt.Errorf("lock expired claims: %w", err)
 		}
-		if len(rows) == 0 {
-			return nil
+		if rows, err = j.withoutMessage(ctx, tx, c.ID, rows); err != nil || len(rows) == 0 {
+			return err
 		}
 		if err := j.archive(ctx, tx, c, rows); err != nil {
 			return err
@@ -247,6 +249,22 @@ func (j *janitor) remove(ctx context.Context, c stored.Consumer, ids [][]byte, b
 		return nil
 	})
 	return removed, err
+}
+
+// withoutMessage returns the claims under whose keys no message is stored.
+func (j *janitor) withoutMessage(ctx context.Context, tx *sqlx.Tx, consumer int32, claims []claimRow) ([]claimRow, error) {
+	if len(claims) == 0 {
+		return nil, nil
+	}
+	keys := make([][]byte, 0, len(claims))
+	for _, c := range claims {
+		keys = append(keys, c.ID)
+	}
+	kept, err := j.store.rows.StoredKeys(ctx, tx, consumer, keys)
+	if err != nil {
+		return nil, fmt.Errorf("look for messages under expired claims: %w", err)
+	}
+	return slices.DeleteFunc(claims, func(c claimRow) bool { return kept[string(c.ID)] }), nil
 }
 
 // archive hands rows to Config.Archive in the transaction that deletes them.

@@ -179,8 +179,11 @@ func (q *Queue) moveTo(ctx context.Context, tx *sqlx.Tx, row stored.Message, to 
 	if err != nil {
 		return err
 	}
+	if err := q.moveRow(ctx, tx, row, to, id); err != nil {
+		return err
+	}
 	for _, statement := range []string{
-		d.Queue.AdoptMessage, d.Queue.AdoptClaim, d.Queue.AdoptOutcome, d.Queue.AdoptResult, d.Queue.AdoptJournal, d.Queue.AdoptHistory,
+		d.Queue.AdoptClaim, d.Queue.AdoptOutcome, d.Queue.AdoptResult, d.Queue.AdoptJournal, d.Queue.AdoptHistory,
 	} {
 		if _, err := tx.ExecContext(ctx, statement, to, id, row.Consumer, row.MessageID); err != nil {
 			return err
@@ -188,6 +191,17 @@ func (q *Queue) moveTo(ctx context.Context, tx *sqlx.Tx, row stored.Message, to 
 	}
 	// A process of the last release may receive another copy of a message that was handled.
 	_, err = tx.ExecContext(ctx, d.Queue.KeepClaim, row.Consumer, row.MessageID, to, id)
+	return err
+}
+
+// moveRow moves the row of a message. The janitor knew nothing of it in this epoch until now: if it has deleted claims
+// there, one of them may have been of this message, which arrives now, see [delivery.rememberedFrom].
+func (q *Queue) moveRow(ctx context.Context, tx *sqlx.Tx, row stored.Message, to int32, id []byte) error {
+	d := &q.store.dialect.Queue
+	_, err := tx.ExecContext(ctx, d.AdoptMessage, to, id, row.Consumer, row.MessageID)
+	if err == nil {
+		_, err = tx.ExecContext(ctx, d.AdoptLate, to, id)
+	}
 	return err
 }
 

@@ -36,8 +36,7 @@ func (q *Queue) adoptTwin(
 		if _, err := tx.ExecContext(ctx, d.CloseClaim, stored.ResultSuperseded, row.Consumer, row.MessageID); err != nil {
 			return false, nil, err
 		}
-		_, err := tx.ExecContext(ctx, d.Queue.AdoptMessage, to, as.id, row.Consumer, row.MessageID)
-		return false, nil, err
+		return false, nil, q.moveRow(ctx, tx, row, to, as.id)
 	}
 	id := keycode.Derive(as.id, as.print)
 	if kept, err := q.knows(ctx, tx, to, id); kept != nil || err != nil {

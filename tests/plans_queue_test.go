@@ -41,6 +41,7 @@ var queued = []struct {
 }{
 	{"Lookup", nil},
 	{"Queue.SelectStored", nil},
+	{"Queue.SelectKeys", nil},
 	{"Queue.SelectNextDue", []any{1, 1000, 1, 1000}},
 	{"Queue.SelectDue", []any{1, 64}},
 	{"Queue.SelectFront", []any{1, 1000, 256, true, 1, 1000, 64}},

@@ -153,6 +153,7 @@ var hot = map[string][]any{
 	"Queue.SelectHeads":     {true, 1, []byte("7"), 10},
 	"Queue.LockDue":         {1, []int64{7, 8}, 10},
 	"Queue.SelectStored":    {1, []byte("7")},
+	"Queue.SelectKeys":      {1, [][]byte{[]byte("7"), []byte("8")}},
 	"Queue.SelectAllowed":   {1, []byte("7")},
 	"Queue.AllowMessage":    {1, []byte("7"), 7},
 	"Queue.StoreMessage":    {1, []byte("x"), 1, []byte("t"), nil, nil, []byte("o"), []byte("k"), []byte("v"), []byte("u"), []byte("m"), []byte("p"), 1, []byte("r"), nil, 0, nil, 0},
@@ -172,6 +173,7 @@ var hot = map[string][]any{
 	"Queue.SelectOpen":      {99}, // of one of five, any row would do
 	"Queue.SelectAdoptable": {1, 10},
 	"Queue.AdoptMessage":    {9, []byte("7"), 1, []byte("7")},
+	"Queue.AdoptLate":       {1, []byte("7")},
 	"Queue.AdoptClaim":      {9, []byte("7"), 1, []byte("7")},
 	"Queue.ParkAdopted":     {[]byte("7"), 6, []byte("r"), 1, 1, []byte("7")},
 	"Queue.AdoptOutcome":    {9, []byte("7"), 1, []byte("7")},

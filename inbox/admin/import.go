@@ -36,7 +36,7 @@ type ImportReport struct {
 	New      int       // stored: a delivery of the message is now a duplicate
 	Known    int       // completed before, or given twice
 	Open     int       // unchanged: the message is parked, failed or held, see [Admin.Find]
-	Expired  int       // older than the retention: not stored, and counted as purged
+	Expired  int       // older than the retention, and no message waits for them: not stored, and counted as purged
 	Refused  int       // not keys of this consumer
 	Refusals []Refusal // the first ones
 }

@@ -40,10 +40,10 @@ type importedKey struct {
 
 // importBatch is a set of keys that are stored together.
 type importBatch struct {
-	at    map[string]int64 // when each stored key was handled
+	at    map[string]int64 // when each key that is to be stored was handled
 	twice int              // keys that are twice in the batch
 	line  int64            // when the youngest key that is too old was handled; 0 if there is none
-	old   int
+	old   []importedKey    // too old
 }
 
 const importedAtOnce = 500
@@ -129,6 +129,9 @@ func (i *importer) flush(ctx context.Context) error {
 		return err
 	}
 	b := i.sort(now)
+	if err := i.keepWaiting(ctx, b); err != nil {
+		return err
+	}
 	i.pending = i.pending[:0]
 	return i.write(ctx, b)
 }
@@ -150,7 +153,7 @@ func (i *importer) sort(now time.Time) *importBatch {
 			i.refuse(k.number, k.key, fmt.Errorf("handled at %s, which is still to come",
 				time.UnixMicro(k.at).UTC().Format(time.RFC3339)))
 		case k.at < oldest:
-			b.old++
+			b.old = append(b.old, k)
 			b.line = max(b.line, k.at)
 		default:
 			b.at[string(k.id)] = max(before, k.at)
@@ -160,6 +163,34 @@ func (i *importer) sort(now time.Time) *importBatch {
 		}
 	}
 	return b
+}
+
+// keepWaiting has keys stored, however old they are, under which a message waits: the inbox judges a stored message by the
+// time of its arrival, so the purge line would not tell that it was handled.
+func (i *importer) keepWaiting(ctx context.Context, b *importBatch) error {
+	if len(b.old) == 0 || i.id == 0 {
+		return nil
+	}
+	ids := make([][]byte, 0, len(b.old))
+	for _, k := range b.old {
+		ids = append(ids, k.id)
+	}
+	waits, err := i.admin.rows.StoredKeys(ctx, i.admin.rows.Reader(ctx), i.id, ids)
+	if err != nil {
+		return fmt.Errorf("look for stored messages: %w", err)
+	}
+	b.old = slices.DeleteFunc(b.old, func(k importedKey) bool {
+		if !waits[string(k.id)] {
+			return false
+		}
+		if _, twice := b.at[string(k.id)]; twice {
+			b.twice++
+		} else {
+			b.at[string(k.id)] = k.at
+		}
+		return true
+	})
+	return nil
 }
 
 // importedClaim is the claim of an imported key.
@@ -235,7 +266,7 @@ func (i *importer) look(ctx context.Context, b *importBatch) error {
 // count adds a batch to the report. A key without a claim counts as new.
 func (i *importer) count(b *importBatch, claims []importedClaim, token int64) {
 	r := &i.report
-	r.Expired += b.old
+	r.Expired += len(b.old)
 	r.Known += b.twice
 	r.New += len(b.at) - len(claims)
 	for _, c := range claims {

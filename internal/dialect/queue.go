@@ -4,6 +4,7 @@ package dialect
 type Queue struct {
 	StoreMessage  string
 	SelectStored  string
+	SelectKeys    string // returns under which of some keys a message is stored
 	SelectAllowed string // returns whether an operator wants a message handled although it was replayed
 	AllowMessage  string // takes the payload's hash last: another message may be stored under the key
 	SelectSettled string
@@ -55,6 +56,7 @@ type Queue struct {
 	SelectOpen        string
 	SelectAdoptable   string
 	AdoptMessage      string
+	AdoptLate         string // takes the new consumer and id: the message arrives now, if claims of that epoch were deleted
 	AdoptClaim        string // not of a superseded claim
 	KeepClaim         string // copies a completed claim; takes the consumer and id of the copy first
 	ParkAdopted       string // as a collision, under the id that it was given
@@ -79,6 +81,10 @@ var commonQueue = Queue{
 		FROM millrace_claims c
 		WHERE c.consumer = ? AND c.message_id IN (?) AND c.result <> 0 AND NOT EXISTS (
 			SELECT 1 FROM millrace_outcomes o WHERE o.consumer = c.consumer AND o.message_id = c.message_id)`,
+	SelectKeys: `
+		SELECT message_id
+		FROM millrace_messages
+		WHERE consumer = ? AND message_id IN (?)`,
 	SelectAllowed: `
 		SELECT allowed
 		FROM millrace_messages
@@ -155,6 +161,11 @@ var commonQueue = Queue{
 		SET due_at = CASE status WHEN 7 THEN {now} ELSE due_at END, status = CASE status WHEN 7 THEN 1 ELSE status END,
 			consumer = ?, message_id = ?
 		WHERE consumer = ? AND message_id = ?`,
+	AdoptLate: `
+		UPDATE millrace_messages
+		SET received_at = {now}
+		WHERE consumer = ? AND message_id = ? AND (
+			SELECT c.purge_line FROM millrace_consumers c WHERE c.id = millrace_messages.consumer) > 0`,
 	AdoptClaim: `
 		UPDATE millrace_claims
 		SET consumer = ?, message_id = ?

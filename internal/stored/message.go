@@ -124,6 +124,23 @@ func (r *Rows) Message(ctx context.Context, db sqlx.QueryerContext, id int64) (r
 	return row, nil
 }
 
+// StoredKeys returns under which of these keys of a consumer a message is stored.
+func (r *Rows) StoredKeys(ctx context.Context, db sqlx.QueryerContext, consumer int32, keys [][]byte) (map[string]bool, error) {
+	query, args, err := r.Dialect.In(r.Dialect.Queue.SelectKeys, consumer, keys)
+	if err != nil {
+		return nil, err
+	}
+	var found [][]byte
+	if err := sqlx.SelectContext(ctx, db, &found, query, args...); err != nil {
+		return nil, err
+	}
+	kept := make(map[string]bool, len(found))
+	for _, key := range found {
+		kept[string(key)] = true
+	}
+	return kept, nil
+}
+
 // Now returns the time of the database's clock.
 func (r *Rows) Now(ctx context.Context) (time.Time, error) {
 	var now int64
