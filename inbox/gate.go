@@ -162,7 +162,7 @@ func (cl *claim) decide(g *gate, versions []versioned) error {
 		return nil
 	}
 	if cl.step != nil && cl.step.taken {
-		cl.verdict, cl.advances = admitted, append(cl.advances, advance{versioned: cl.step.versioned})
+		cl.verdict, cl.advances = admitted, append(cl.advances, advance{versioned: cl.step.versioned, from: cl.step.Number - 1})
 		return nil
 	}
 	if !cl.visit.enter(cl, versions) {

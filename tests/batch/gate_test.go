@@ -200,6 +200,27 @@ var gateBodies = []testdb.Body{
 		b.untilAll(b.batch(4, follow, soon), copies(msgs))
 		assert.Equal(t, 4, b.version("ada"))
 	})},
+	{Name: "a version alone whose handler commits and fails", Why: "it is taken back, and no other", Run: testdb.With(newGateBed, func(t *testing.T, b *bed) {
+		msgs, failed := b.versions("ada", 1, 4), false
+		h := b.batch(1, func(ctx context.Context, batch []*message.Message) error {
+			if batch[0].UUID != msgs[2].UUID || failed {
+				return follow(ctx, batch)
+			}
+			failed = true
+			tx, _ := inbox.Tx(ctx)
+			_ = tx.Commit()
+			return errBoom
+		}, ordered)
+		for _, msg := range copies(msgs[:2]) {
+			b.must(h, []*message.Message{msg})
+		}
+		require.Error(t, b.errs(start(h, copies(msgs[2:3])))[0])
+		assert.Equal(t, 2, b.version("ada"))
+		for _, msg := range copies(msgs[2:]) {
+			b.must(h, []*message.Message{msg})
+		}
+		b.once(msgs)
+	})},
 	{Name: "successors of versions that are taken back", Why: "they wait for them", Run: testdb.With(newGateBed, func(t *testing.T, b *bed) {
 		if b.db.Dialect == "sqlite" {
 			return // which refuses the commit

@@ -93,6 +93,24 @@ var edgeBodies = []testdb.Body{
 			must(t, h, again(one))
 			assert.Equal(t, 2, ran)
 		})},
+	{Name: "a later version whose handler commits and fails", Why: "the aggregate goes back by that version alone",
+		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
+			b.queued(b.store)
+			three, ran := change("a", 3), 0
+			fails := b.commitsFirst(&ran, errFails)
+			h := b.gated(b.store, millrace.VersionGate{}, func(msg *message.Message) ([]*message.Message, error) {
+				if msg.UUID == three.UUID {
+					return fails(msg)
+				}
+				return handler(msg)
+			})
+			must(t, h, change("a", 1), change("a", 2))
+			rig.MustFail(t, h, again(three), inbox.ErrTxEndedByHandler)
+			assert.EqualValues(t, 2, b.version("a"))
+			must(t, h, again(three), change("a", 4))
+			assert.Equal(t, upTo(4), b.applied("a"))
+			b.nothingLeft()
+		})},
 	{Name: "a successor after a handler that committed and failed", Why: "it waits for the redelivery",
 		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 			one, ran := change("a", 1), 0
