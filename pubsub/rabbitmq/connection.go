@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
@@ -67,11 +69,11 @@ func settingsOf(config amqp.ConnectionConfig) (amqp091.Config, error) {
 	if settings.TLSClientConfig != nil {
 		settings.TLSClientConfig = settings.TLSClientConfig.Clone()
 	}
+	uri, err := parse(config.AmqpURI)
+	if err != nil {
+		return settings, err
+	}
 	if settings.Dial == nil {
-		uri, err := amqp091.ParseURI(config.AmqpURI)
-		if err != nil {
-			return settings, fmt.Errorf("AmqpURI: %w", err)
-		}
 		limit := 30 * time.Second
 		if uri.ConnectionTimeout != 0 {
 			limit = time.Duration(uri.ConnectionTimeout) * time.Millisecond
@@ -79,6 +81,21 @@ func settingsOf(config amqp.ConnectionConfig) (amqp091.Config, error) {
 		settings.Dial = amqp091.DefaultDial(limit)
 	}
 	return settings, nil
+}
+
+// parse reads text, which may contain a password, without quoting it in an error. The causes of a [url.Error] quote a
+// part of it: the port, which is the password if that has a / that is not escaped, or what follows a %.
+func parse(text string) (amqp091.URI, error) {
+	uri, err := amqp091.ParseURI(text)
+	var wrong *url.Error
+	var number *strconv.NumError // of the port
+	switch {
+	case errors.As(err, &wrong), errors.As(err, &number):
+		err = errors.New("AmqpURI is not a URL: are @ : / ? # and % in its password escaped?")
+	case err != nil:
+		err = fmt.Errorf("AmqpURI: %w", err)
+	}
+	return uri, err
 }
 
 // end closes the connection in order, and severs it if RabbitMQ does not answer.
