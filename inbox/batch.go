@@ -103,6 +103,8 @@ func (b *batches) handle(msg *message.Message) ([]*message.Message, error) {
 // member is a delivery that joins a batch. It holds the turn of its key, so that copies in this process wait.
 type member struct {
 	delivery *delivery
+	made     time.Time // at the earliest, if mayBeOld is set
+	mayBeOld bool      // it says when it was made, and has no claim yet
 	version  versioned // with a gate
 	gap      error     // before it, in the last transaction that it was in
 	claim    *claim    // in the last transaction that it was in
@@ -135,6 +137,9 @@ func (b *batches) admit(msg *message.Message) *member {
 		return nil
 	}
 	m := &member{delivery: d}
+	if d.lease == nil || !d.lease.claimed() {
+		m.made, m.mayBeOld = d.surelyMade()
+	}
 	if !b.place(m) {
 		return nil
 	}
@@ -160,17 +165,11 @@ func (d *delivery) plain() bool {
 	}
 	attended := c.store.config.WithoutPlugin || !d.routed() || d.ctx.Value(attended{}) != nil
 	return attended && (d.lease == nil || d.lease.untried() || d.released()) && d.keyless.text == "" && !d.replayed && c.former == nil && c.config.Before == nil &&
-		c.config.OnBegin == nil && !c.config.Redelivered(d.msg) && !c.reread.likely() && d.recent()
+		c.config.OnBegin == nil && !c.config.Redelivered(d.msg) && !c.reread.likely()
 }
 
 // released reports whether the queue delivers d for the first time since its predecessor was applied.
 func (d *delivery) released() bool {
 	row := &d.lease.row
 	return d.consumer.batches.gate != nil && row.Aggregate != nil && row.Attempts == 0 && row.Status != stored.Settling && !d.lease.suspect
-}
-
-// recent reports whether the claim of d cannot have been deleted, so that nobody has to read the purge line.
-func (d *delivery) recent() bool {
-	made, known := d.consumer.config.MessageTime(d.msg)
-	return !known || made.IsZero() || made.Add(-d.consumer.config.ClockSkew).After(time.Now().Add(-MinRetention))
 }

@@ -128,7 +128,12 @@ func (b *batches) claimOnce(part []*member) (r *batchRun, rest []*member, err er
 			return nil, nil, err
 		}
 	}
-	rest = slices.DeleteFunc(slices.Clone(won), func(m *member) bool { return !m.delivery.recent() })
+	rest = won
+	if !over {
+		if rest, err = b.withoutOld(span, tx.Tx, reg.ID, won); err != nil {
+			return nil, nil, err
+		}
+	}
 	for _, m := range part {
 		if !slices.Contains(rest, m) {
 			m.say(endedAlone, nil)
@@ -156,6 +161,22 @@ func (b *batches) claimOnce(part []*member) (r *batchRun, rest []*member, err er
 		m.claim.handler = handlerContext{Context: ctx, span: span, claim: m.claim}
 	}
 	return r, nil, nil
+}
+
+// withoutOld returns the members whose claims cannot have been deleted: the others are judged by themselves. It reads the
+// purge line after their claims, so it sees a purge that freed one of the keys, and only if one of them is old.
+func (b *batches) withoutOld(span *span, tx *sqlx.Tx, consumer int32, won []*member) ([]*member, error) {
+	old := func(m *member) bool { return m.mayBeOld && !m.made.After(m.delivery.rememberedFrom()) }
+	if !slices.ContainsFunc(won, old) {
+		return won, nil
+	}
+	line, err := b.consumer.store.purgeLine(span.tx, tx, consumer)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Clone(won), func(m *member) bool {
+		return old(m) && line != 0 && !m.made.After(time.UnixMicro(line))
+	}), nil
 }
 
 // insert claims the keys of part in sorted order, since two batches that meet would deadlock otherwise. It reports

@@ -22,7 +22,7 @@ import (
 // TestConformance runs every behaviour on every database.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	testdb.Conformance(t, slices.Concat(gathering, twins, failures, transactions, around, durable))
+	testdb.Conformance(t, slices.Concat(gathering, twins, failures, transactions, around, durable, old))
 }
 
 // sizes records the sizes of the batches that a handler gets.

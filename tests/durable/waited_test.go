@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -65,6 +66,20 @@ var waitedBodies = []testdb.Body{
 		durable := quick(b.store)
 		durable.Epoch = 1
 		s := b.inboxed(durable, effect)
+		rig.Eventually(t, "it is parked, or handled again", func() bool { return b.open(admin.Parked) == 1 || b.rows() == 0 })
+		require.NoError(t, s.router.Close())
+		assert.Equal(t, 1, b.effects(msg))
+	})},
+	{Name: "a former key whose claim was deleted while it waited", Why: "the epoch before knows nothing of its row", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		msg := made(9*day + 30*time.Minute)
+		msg.Metadata.Set("order", "7")
+		b.handledIn(0, msg)
+		b.storeIn(inbox.QueueConfig{Epoch: 1, Key: inbox.ByMetadata("order")}, msg)
+		b.storedAgo(9 * day)
+		b.db.Do(t, `UPDATE millrace_claims SET processed_at = processed_at - ?`, (8 * day).Microseconds())
+		require.Equal(t, 1, rig.Purge(t, b.process()))
+		_, next := b.releases(pubsub.StoreFirst, silent(effect))
+		s := next()
 		rig.Eventually(t, "it is parked, or handled again", func() bool { return b.open(admin.Parked) == 1 || b.rows() == 0 })
 		require.NoError(t, s.router.Close())
 		assert.Equal(t, 1, b.effects(msg))
