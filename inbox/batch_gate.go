@@ -159,7 +159,12 @@ func (r *batchRun) pass(runs []*run) (aside []*member, err error) {
 		for _, one := range runs {
 			if one.row.Token == r.whole.token {
 				r.begun = append(r.begun, one.members[0].version)
+				aside = append(aside, slices.DeleteFunc(slices.Clone(one.members), func(m *member) bool { return !m.delivery.held() })...)
 			}
+		}
+		if len(aside) > 0 { // the gate holds them until others begin their aggregates
+			r.begun = nil
+			return aside, nil
 		}
 		if len(r.begun) > 0 {
 			return nil, errPostponed

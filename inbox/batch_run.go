@@ -138,7 +138,7 @@ func (r *batchRun) retreat(aside []*member, err error) (next [][]*member) {
 	s := r.consumer.store
 	r.end() // before any of them claims its key again
 	if len(r.begun) > 0 {
-		err = r.consumer.begin(r.members[0].batch.ctx, r.whole.id32, r.begun)
+		err = r.consumer.begin(r.members[0].batch.ctx, r.whole.id32, r.begun, true)
 	}
 	if err != nil {
 		aside = r.all()

@@ -172,7 +172,9 @@ func (cl *claim) decide(g *gate, versions []versioned) error {
 	if err != nil || cl.verdict == admitted && len(cl.advances) > 0 {
 		return err
 	}
-	if begun := cl.begun(g, versions, rows); len(begun) > 0 {
+	if begun := cl.begun(g, versions, rows); len(begun) > 0 && cl.held() && !g.jumps(cl.gated) {
+		return cl.awaitBeginning(g, begun)
+	} else if len(begun) > 0 {
 		cl.postpone(func(ctx context.Context) error { return cl.begin(ctx, begun) })
 		return nil
 	}
@@ -218,7 +220,7 @@ func (cl *claim) advance(g *gate, versions []versioned) (advanced bool, err erro
 // early reports whether this process knows that advance would change no row: the message was held
 // itself, or its predecessor had not been applied when this process last saw the aggregate.
 func (cl *claim) early(v versioned) bool {
-	if cl.lease != nil && cl.lease.row.Aggregate != nil {
+	if cl.held() {
 		return true
 	}
 	current, known := cl.consumer.store.versions.Get(cl.consumer.prefix + string(v.id))

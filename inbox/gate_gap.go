@@ -37,10 +37,11 @@ func (cl *claim) gap(g *gate, v versioned, row stored.Aggregate) error {
 		cl.postpone(func(context.Context) error { return nil }) // the claim waits before it begins again
 		return nil
 	}
+	waits := fmt.Sprintf("waits for version %d of aggregate %q", row.Version+1, v.Aggregate)
 	gap := &GapError{Aggregate: v.Aggregate, Version: v.Number, Current: row.Version}
 	cl.consumer.store.observeGap(cl.delivery, gap)
 	if cl.inLine() {
-		return cl.hold(g, v, row)
+		return cl.hold(g, v, waits)
 	}
 	if g.config.OnGap == GapFail && cl.lease == nil {
 		lasts, within := g.config.GapFor, fmt.Sprintf(" within GapFor, %v, though it was delivered again and again", g.config.GapFor)
@@ -56,7 +57,7 @@ func (cl *claim) gap(g *gate, v versioned, row stored.Aggregate) error {
 			return nil
 		}
 	}
-	return cl.hold(g, v, row)
+	return cl.hold(g, v, waits)
 }
 
 // leap reports a gap that GapLatest passes over. It asks the database only if this process does not

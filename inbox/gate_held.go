@@ -21,7 +21,7 @@ import (
 
 // hold decides to store the message until its predecessor is applied, to park it if too many wait
 // already, or to send it back if no queue would deliver it.
-func (cl *claim) hold(g *gate, v versioned, row stored.Aggregate) error {
+func (cl *claim) hold(g *gate, v versioned, reason string) error {
 	s := cl.consumer.store
 	if s.bellOf(cl.consumer.name()) == nil {
 		delay, _ := cl.consumer.gaps.fail(cl.memoryKey, stored.Never)
@@ -33,7 +33,6 @@ func (cl *claim) hold(g *gate, v versioned, row stored.Aggregate) error {
 		return err
 	}
 	waiting := counts[string(v.id)]
-	reason := fmt.Sprintf("waits for version %d of aggregate %q", row.Version+1, v.Aggregate)
 	if waiting >= g.config.MaxHeld {
 		cl.refuse(v, ReasonTooManyHeld, fmt.Sprintf("%s, for which %d messages wait already, as many as MaxHeld allows", reason, waiting))
 		return nil

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -152,7 +153,19 @@ func (a *Admin) raise(ctx context.Context, tx *sqlx.Tx, consumer int32, id []byt
 	if row.Version > version {
 		return fmt.Errorf("it is at version %d, and cannot go back to %d (Admin.Forget begins anew): %w", row.Version, version, inbox.ErrWrongState)
 	}
-	return nil
+	return a.raiseHeld(ctx, tx, consumer, id, row.HeldTo)
+}
+
+// raiseHeld records that messages of the aggregate are held, if that is not recorded: the gate holds some of an aggregate that has
+// not begun.
+func (a *Admin) raiseHeld(ctx context.Context, tx *sqlx.Tx, consumer int32, id []byte, known int64) error {
+	var held []waitingRow
+	err := tx.SelectContext(ctx, &held, a.rows.Dialect.Gate.SelectHeld, consumer, id, math.MaxInt32)
+	if err != nil || len(held) == 0 || held[len(held)-1].Version <= known {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, a.rows.Dialect.Gate.RaiseHeld, held[len(held)-1].Version, consumer, id)
+	return err
 }
 
 // Forget makes the consumer handle everything again that is delivered again, to rebuild a

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub"
@@ -167,5 +168,32 @@ var heldBodies = []testdb.Body{
 		assert.Zero(t, b.db.Count(t, `SELECT COUNT(*) FROM millrace_messages`))
 		assert.LessOrEqual(t, slices.Max(seen.seen()), 10, "a batch has more than Max")
 		t.Log(len(seen.seen()), "batches")
+	})},
+	{Name: "what was held before all is forgotten", Why: "no batch of it begins an aggregate", Run: testdb.With(newGateBed, func(t *testing.T, b *bed) {
+		q := b.newQueue(4, func(batch *millrace.Batch) {
+			batch.Linger, batch.Gate = 20*time.Millisecond, &millrace.VersionGate{First: inbox.FirstSeen}
+		})
+		held := func(why string) int {
+			var reasons []string
+			require.NoError(t, b.db.SelectContext(t.Context(), &reasons, `SELECT reason FROM millrace_messages WHERE status = 7`))
+			return len(slices.DeleteFunc(reasons, func(reason string) bool { return !strings.HasPrefix(reason, "waits "+why) }))
+		}
+		q.stores(b.versions("ada", 4, 4))
+		early := b.versions("ada", 6, 7)
+		for _, m := range early {
+			q.feed.Send(t, m)
+		}
+		rig.Eventually(t, "both are held", func() bool { return held("for version 5 ") == len(early) })
+		by := admin.Operator{Name: "ann", Reason: "a rebuild"}
+		require.NoError(t, admin.New(b.store).Forget(t.Context(), "billing", 0, by))
+		rig.Eventually(t, "both are held anew", func() bool { return held("until another message begins ") == len(early) })
+		assert.Equal(t, 1, b.effects())
+		q.feed.Send(t, b.versions("ada", 3, 3)[0])
+		rig.Eventually(t, "it begins", func() bool { return b.effects() == 2 })
+		for _, m := range b.versions("ada", 4, 5) {
+			q.feed.Send(t, m)
+		}
+		rig.Eventually(t, "all are handled", func() bool { return b.effects() == 6 })
+		rig.Eventually(t, "none is stored", func() bool { return b.db.Count(t, `SELECT COUNT(*) FROM millrace_messages`) == 0 })
 	})},
 }

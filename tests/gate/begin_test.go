@@ -5,12 +5,19 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
 )
+
+func TestAsideBegins(t *testing.T) {
+	t.Parallel()
+	testdb.Conformance(t, asideBodies)
+}
 
 // firstSeenFails delivers the second version of an aggregate between two runs of the one that the gate saw first.
 func firstSeenFails(t *testing.T, b *bed) {
@@ -48,4 +55,124 @@ func firstSeenFails(t *testing.T, b *bed) {
 	must(t, b.gated(fresh(), both, once), again(first))
 	assert.Equal(t, []int64{0}, b.applied("b"))
 	assert.EqualValues(t, 7, b.version("of all"))
+}
+
+// inEpoch is a process of the consumer in an epoch, which begins aggregates where it sees them first.
+func (b *bed) inEpoch(epoch int, gate millrace.VersionGate) *proc {
+	b.Helper()
+	gate.First = inbox.FirstSeen
+	p := b.proc(consumer, gate)
+	p.store = b.process()
+	p.queue = rig.Queue(b, p.store, inbox.QueueConfig{Consumer: consumer, Epoch: epoch})
+	p.handler = millrace.Inbox{Store: p.store, Consumer: consumer, Options: inbox.Options{Epoch: epoch}}.Middleware(gate.Middleware(p.handle))
+	return p
+}
+
+// handsOut is work for a queue that hands out what it has leased, as the gate must find it to hold it again.
+func (p *proc) handsOut() int {
+	p.Helper()
+	leased, err := p.queue.HandOut(p.Context(), rig.Take(p, p.queue, 5)...)
+	require.NoError(p, err)
+	for _, l := range leased {
+		msg, err := l.Message(p.Context())
+		require.NoError(p, err)
+		must(p.T, p.handler, msg)
+		require.NoError(p, l.Finish(p.Context()))
+	}
+	return len(leased)
+}
+
+// putAside has p hold messages of versions 6 and 8, behind version 4.
+func (p *proc) putAside() {
+	p.Helper()
+	for _, v := range []int64{4, 6, 8} {
+		require.True(p, p.deliver(change("a", v)))
+	}
+	require.Equal(p, 2, p.open(admin.Held))
+}
+
+// awaits says that no held message began its aggregate.
+func (b *bed) awaits() {
+	b.Helper()
+	assert.Equal(b, 2, b.open(admin.Held))
+	assert.Equal(b, []int64{4}, b.applied("a"), "the handler ran for a message that was held")
+	assert.Zero(b, b.count(`SELECT COUNT(*) FROM millrace_versions v JOIN millrace_consumers c ON c.id = v.consumer WHERE c.epoch = 1`))
+}
+
+// asideBodies: a message that was held in an epoch before, or before its aggregate was forgotten, begins none.
+var asideBodies = []testdb.Body{
+	{Name: "a new epoch", Why: "what is replayed begins it, and what was held follows",
+		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
+			b.inEpoch(0, millrace.VersionGate{}).putAside()
+			p := b.inEpoch(1, millrace.VersionGate{})
+			require.Equal(t, 2, p.handsOut())
+			b.awaits()
+			for v := range int64(3) {
+				require.True(t, p.deliver(change("a", v+3)))
+			}
+			require.Equal(t, 1, p.handsOut())
+			require.True(t, p.deliver(change("a", 7)))
+			require.Equal(t, 1, p.handsOut())
+			assert.Equal(t, []int64{4, 3, 4, 5, 6, 7, 8}, b.applied("a"))
+			b.nothingLeft()
+		})},
+	{Name: "a consumer that forgets", Why: "as in a new epoch, also what was released in between",
+		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
+			p := b.inEpoch(1, millrace.VersionGate{})
+			p.putAside()
+			require.NoError(t, admin.New(p.store).Forget(t.Context(), consumer, 1, admin.Operator{Name: "ann", Reason: "a rebuild"}))
+			require.Equal(t, 2, p.handsOut())
+			b.awaits()
+			for v := range int64(5) {
+				require.True(t, p.deliver(change("a", v+1)))
+			}
+			require.Equal(t, 1, p.handsOut())
+			require.NoError(t, admin.New(p.store).Forget(t.Context(), consumer, 1, admin.Operator{Name: "ann", Reason: "a rebuild"}))
+			require.Equal(t, 1, p.handsOut())
+			for v := range int64(7) {
+				require.True(t, p.deliver(change("a", v+1)))
+			}
+			require.Equal(t, 1, p.handsOut())
+			assert.Equal(t, []int64{4, 1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, 7, 8}, b.applied("a"))
+			b.nothingLeft()
+		})},
+	{Name: "a source that has nothing older", Why: "the aggregate begins with what was held right before",
+		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
+			b.inEpoch(0, millrace.VersionGate{}).putAside()
+			p := b.inEpoch(1, millrace.VersionGate{OnBeforeFirst: inbox.VersionDrop})
+			require.Equal(t, 2, p.handsOut())
+			b.awaits()
+			require.True(t, p.deliver(change("a", 9)))
+			assert.Equal(t, 2, p.handsOut(), "6, which is stale, and 8")
+			assert.Equal(t, 1, p.handsOut())
+			assert.Equal(t, []int64{4, 8, 9}, b.applied("a"))
+			assert.Equal(t, 1, b.events.Count("stale"))
+			b.nothingLeft()
+		})},
+	{Name: "a snapshot after what was held", Why: "nothing is applied before it",
+		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
+			b.inEpoch(0, millrace.VersionGate{}).putAside()
+			p := b.inEpoch(1, millrace.VersionGate{OnBeforeFirst: inbox.VersionDrop, Starts: func(msg *message.Message) bool {
+				return msg.Metadata.Get("snapshot") != ""
+			}})
+			require.Equal(t, 2, p.handsOut())
+			require.True(t, p.deliver(marked(change("a", 7), "snapshot")))
+			assert.Equal(t, 2, p.handsOut())
+			assert.Equal(t, []int64{4, 7, 8}, b.applied("a"))
+			b.nothingLeft()
+		})},
+	{Name: "an operator who says where it stands", Why: "what was held follows",
+		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
+			b.inEpoch(0, millrace.VersionGate{}).putAside()
+			p := b.inEpoch(1, millrace.VersionGate{})
+			require.Equal(t, 2, p.handsOut())
+			b.awaits()
+			err := admin.New(p.store).SkipGap(t.Context(), inbox.Aggregate{Consumer: consumer, Epoch: 1, ID: "a"}, 1, 5, admin.Operator{Name: "ann", Reason: "a rebuild"})
+			require.NoError(t, err)
+			require.Equal(t, 1, p.handsOut())
+			require.True(t, p.deliver(change("a", 7)))
+			require.Equal(t, 1, p.handsOut())
+			assert.Equal(t, []int64{4, 6, 7, 8}, b.applied("a"))
+			b.nothingLeft()
+		})},
 }
