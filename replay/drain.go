@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/internal/remaining"
 	"github.com/millrace-go/millrace/internal/reserved"
 )
 
@@ -34,7 +35,9 @@ type Dead struct {
 	// Limit is how many messages all calls under this name send together, at most; 0 for no limit.
 	Limit int
 
-	// Idle is how long the topic must deliver nothing to count as empty. Defaults to 5 seconds.
+	// Idle is how long the topic must deliver nothing to count as empty. Defaults to 5 seconds. A
+	// rabbitmq.Subscriber then asks RabbitMQ, too. With another one Idle has to be longer than an
+	// outage of the broker: a subscriber that has lost its connection delivers nothing either.
 	Idle time.Duration
 
 	// PerSecond is how many messages to send per second, at most. Defaults to 1000.
@@ -103,6 +106,9 @@ func (subscriber) pinned(_ context.Context, f Filter) (Filter, error) { return f
 // ends, and acks each message when it is stored or sent. To continue, call it again under the same
 // name.
 //
+// A replay that is [Done], because the topic was empty or Limit was reached, stays so: Drain then does
+// nothing, and what comes to the topic later needs another name.
+//
 // If the process dies in between, a message is sent twice, with the same UUID. So may be the last one
 // before Limit or before the end of ctx, if the subscriber ends before it has passed on the ack.
 //
@@ -152,18 +158,30 @@ func (d *Dead) refused(ctx context.Context, p *Replayer) error {
 func (p *Replayer) drain(ctx context.Context, d *Dead, r *Request, s *Status) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	source, err := d.From.Subscribe(ctx, d.Topic)
+	subscribed, asked := remaining.Ask(ctx)
+	source, err := d.From.Subscribe(subscribed, d.Topic)
 	if err != nil {
 		return fmt.Errorf("subscribe to %q: %w", d.Topic, err)
 	}
 	idle := time.NewTimer(d.Idle)
 	defer idle.Stop()
+	waited := false // although there was something to deliver
 	for d.Limit == 0 || s.Sent < d.Limit {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-idle.C:
-			return p.finish(ctx, r, s)
+			left, err := asked.Count()
+			switch {
+			case err != nil:
+				return fmt.Errorf("nothing came for %v, and nobody can tell whether %q is empty: %w", d.Idle, d.Topic, err)
+			case left == 0:
+				return p.finish(ctx, r, s)
+			case waited:
+				return fmt.Errorf("nothing came for %v, although %q has %d messages: does it deliver them to somebody else?", 2*d.Idle, d.Topic, left)
+			}
+			waited = true // the connection may be a new one
+			idle.Reset(d.Idle)
 		case msg, open := <-source:
 			if !open {
 				return errors.Join(errors.New("the subscriber has closed: call Drain again"), ctx.Err())
@@ -176,6 +194,7 @@ func (p *Replayer) drain(ctx context.Context, d *Dead, r *Request, s *Status) er
 			if err := wait(ctx, began, 1, d.PerSecond); err != nil {
 				return err
 			}
+			waited = false
 			idle.Reset(d.Idle)
 		}
 	}

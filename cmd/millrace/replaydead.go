@@ -39,6 +39,11 @@ func (r *replaying) runDead(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
+	if known, err := replayer.Status(ctx, name); err == nil { // if not, Drain says so
+		if err := notOver(known); err != nil {
+			return err
+		}
+	}
 	if missing := r.by.missing(); missing != "" {
 		return r.proposeDead(missing)
 	}
@@ -60,7 +65,24 @@ func (r *replaying) runDead(ctx context.Context, name string) error {
 	}
 	status, err := replayer.Drain(ctx, dead)
 	bar.end()
-	return errors.Join(r.ended(status, err), from.Close())
+	return errors.Join(r.ended(status, err, r.why(status)), from.Close())
+}
+
+// notOver refuses to go on with a replay that has ended: what the queue has now came after that, or was overlooked.
+func notOver(s replay.Status) error {
+	if s.State == replay.Done {
+		return moved("replay %q was done at %s, with %s sent again: take another name for what the queue has now",
+			s.Name, stamp(s.FinishedAt), messagesIn(admin.Count{N: s.Sent}))
+	}
+	return notCancelled(s)
+}
+
+// why says why a replay is done.
+func (r *replaying) why(s replay.Status) string {
+	if r.limit > 0 && s.Sent >= r.limit {
+		return fmt.Sprintf("; --limit %d is reached", r.limit)
+	}
+	return fmt.Sprintf("; then nothing came for %v", r.idle)
 }
 
 // proposeDead says what the replay would do. It cannot look into a queue without taking from it.
@@ -94,7 +116,7 @@ func (r *replaying) subscriber(ctx context.Context) (message.Subscriber, error) 
 		}
 		//nolint:contextcheck // it is told the dialect, and asks nobody
 		sub, err := watermillsql.NewSubscriber(db, watermillsql.SubscriberConfig{
-			ConsumerGroup: group, Dialect: r.at.dialect, Logger: watermill.NopLogger{},
+			ConsumerGroup: group, Dialect: r.at.dialect, Logger: warnings{app: r.app},
 		})
 		if err != nil {
 			return nil, &coded{exitUsage, err}
@@ -111,7 +133,7 @@ func (r *replaying) subscriber(ctx context.Context) (message.Subscriber, error) 
 	}
 	broker := rabbitmq.NewQueueConfig(uri, rabbitmq.Queues{})
 	broker.TopologyBuilder = asItIs{}
-	return rabbitmq.NewSubscriber(broker, rabbitmq.SubscriberConfig{Logger: watermill.NopLogger{}})
+	return rabbitmq.NewSubscriber(broker, rabbitmq.SubscriberConfig{Logger: warnings{app: r.app}})
 }
 
 // asItIs uses a queue as it is declared.

@@ -94,11 +94,11 @@ func (a *app) carryOut(ctx context.Context, replayer *replay.Replayer, request r
 	request.Progress = func(s replay.Status) { bar.at(s.Sent) }
 	status, err := replayer.Run(ctx, request)
 	bar.end()
-	return a.ended(status, err)
+	return a.ended(status, err, "")
 }
 
-// ended says how far a replay came.
-func (a *app) ended(status replay.Status, err error) error {
+// ended says how far a replay came, and why it is done.
+func (a *app) ended(status replay.Status, err error, why string) error {
 	if status.Name == "" {
 		return err
 	}
@@ -108,6 +108,8 @@ func (a *app) ended(status replay.Status, err error) error {
 			text += fmt.Sprintf(", %d left out, since their payloads are gone", status.Skipped)
 		}
 		switch {
+		case status.State == replay.Done:
+			text += why
 		case status.State != replay.Running:
 		case ofDeadLetters(status):
 			text += "; the same run command goes on"

@@ -25,13 +25,15 @@ type secrets struct {
 // shortest is the length below which hiding a password would garble every output.
 const shortest = 4
 
-// add hides texts in every form in which a connection string, a quotation or JSON may hold them.
+// add hides texts in every form in which a connection string, a quotation, JSON, CSV or YAML may hold them.
 func (s *secrets) add(texts ...string) {
 	for _, text := range texts {
 		for _, form := range []string{text, url.QueryEscape(text), url.PathEscape(text), inQuotes(text)} {
 			for _, form := range []string{form, inJSON(form)} {
-				if len(form) >= shortest && !slices.Contains(s.hidden, form) {
-					s.hidden = append(s.hidden, form)
+				for _, form := range []string{form, doubled(form, `"`), doubled(form, "'")} { // as CSV has them, and YAML
+					if len(form) >= shortest && !slices.Contains(s.hidden, form) {
+						s.hidden = append(s.hidden, form)
+					}
 				}
 			}
 		}
@@ -52,6 +54,8 @@ func inJSON(text string) string {
 	}
 	return string(quoted[1 : len(quoted)-1])
 }
+
+func doubled(text, mark string) string { return strings.ReplaceAll(text, mark, mark+mark) }
 
 // addPassword hides a password unless it equals a public name or a word of the help: hiding that would
 // garble results and keep no secret.
@@ -109,7 +113,7 @@ func (s *secrets) cleanEnd(text string) string {
 	return text
 }
 
-// scrubbed is a stream without secrets. It cleans each Write by itself.
+// scrubbed is a stream without secrets. It cleans each Write by itself, so that no Write may end in the middle of one.
 type scrubbed struct {
 	to      io.Writer
 	secrets *secrets

@@ -9,7 +9,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// warnings shows the user what the Store reports as an error, such as messages that wait for a discarded one.
+// warnings shows the user what the Store reports as an error, such as messages that wait for a discarded one, or a
+// subscriber, such as a lost connection.
 type warnings struct {
 	watermill.NopLogger
 	app    *app
@@ -26,7 +27,11 @@ func (w warnings) Error(msg string, err error, fields watermill.LogFields) {
 		}
 		about = append(about, name+" "+text)
 	}
-	w.app.notef("%s: %s (%s)\n", msg, spoken(err), strings.Join(about, ", "))
+	text := ""
+	if len(about) > 0 {
+		text = " (" + strings.Join(about, ", ") + ")"
+	}
+	w.app.notef("%s: %s%s\n", msg, spoken(err), text)
 }
 
 // With returns warnings with these fields.

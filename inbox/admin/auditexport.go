@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"encoding/csv"
 	"io"
@@ -15,7 +16,7 @@ const exportTime = "2006-01-02T15:04:05.000Z"
 
 // ExportAudit writes the entries that f matches to w as CSV, the newest first, with a line of names before
 // them. A field that begins with a sign by which a spreadsheet knows a formula has an apostrophe before it.
-// After an error w has a part of the entries.
+// Each Write has whole lines. After an error w has a part of the entries.
 func (a *Admin) ExportAudit(ctx context.Context, f AuditFilter, w io.Writer) error {
 	out := newSheet(w, "id", "at", "by", "action", "consumer", "epoch", "key", "messages", "reason", "detail")
 	for before, more := int64(0), true; more; {
@@ -67,16 +68,21 @@ func (a *Admin) ExportAuditMessages(ctx context.Context, entry int64, w io.Write
 	return nil
 }
 
-// sheet writes CSV.
-type sheet struct{ csv *csv.Writer }
+// sheet writes CSV, whole lines at a time.
+type sheet struct {
+	csv   *csv.Writer
+	lines *bytes.Buffer
+	to    io.Writer
+}
 
 func newSheet(w io.Writer, names ...string) sheet {
-	s := sheet{csv.NewWriter(w)}
+	lines := &bytes.Buffer{}
+	s := sheet{csv.NewWriter(lines), lines, w}
 	s.line(names...)
 	return s
 }
 
-// line writes a line. Its error is that of flush.
+// line adds a line, to a buffer that takes all.
 func (s sheet) line(fields ...string) {
 	for i, text := range fields {
 		if text != "" && strings.ContainsRune("=+-@\t\r\n", rune(text[0])) {
@@ -88,5 +94,6 @@ func (s sheet) line(fields ...string) {
 
 func (s sheet) flush() error {
 	s.csv.Flush()
-	return s.csv.Error()
+	_, err := s.lines.WriteTo(s.to)
+	return err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/internal/remaining"
 	"github.com/millrace-go/millrace/internal/steady"
 )
 
@@ -142,6 +143,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err != nil {
 		return nil, errorf("subscribe: %w", err)
 	}
+	remaining.Tell(ctx, sub.left)
 	ctx, cancel := context.WithCancel(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -88,6 +88,24 @@ func (s *subscription) prefetch(from *session) int {
 	return max(s.broker.Consume.Qos.PrefetchCount, s.config.InFlight)
 }
 
+// left returns how many messages wait in the queue. It asks over the connection that the messages come by.
+func (s *subscription) left() (int, error) {
+	session, err := s.link.current()
+	if err != nil {
+		return 0, err
+	}
+	ch, err := session.Channel()
+	if err != nil {
+		return 0, errorf("open a channel: %w", err)
+	}
+	defer ch.Close() //nolint:errcheck // what RabbitMQ has answered is known
+	q, err := ch.QueueDeclarePassive(s.queue, true, false, false, false, nil)
+	if err != nil {
+		return 0, errorf("ask for the messages of queue %q: %w", s.queue, err)
+	}
+	return q.Messages, nil
+}
+
 // run hands out messages until ctx is done.
 func (s *subscription) run(ctx context.Context, c *consumer) {
 	defer close(s.out)

@@ -1,10 +1,13 @@
 package tests_test
 
 import (
-	"fmt"
+	"crypto/rand"
+	"net/url"
 	"os"
+	"strings"
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -15,6 +18,7 @@ import (
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
 	"github.com/millrace-go/millrace/pubsub/watermillsql"
 	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -88,32 +92,85 @@ func TestReplay(t *testing.T) {
 	}))
 }
 
-// TestReplayFromRabbitMQ empties a queue of dead letters that somebody else has declared.
-func TestReplayFromRabbitMQ(t *testing.T) {
+// letters declares a queue with dead letters of order from to order to, and returns its name and the broker's.
+func letters(t *testing.T, from, to int) (broker amqp.Config, queue string) {
+	t.Helper()
 	uri := os.Getenv("MILLRACE_TEST_RABBITMQ")
 	if uri == "" {
 		testdb.Missing(t, "rabbitmq", "set MILLRACE_TEST_RABBITMQ")
 	}
-	s := newShop(t, testdb.On(t, "sqlite"))
-	queue := fmt.Sprintf("millrace-replay-%d", os.Getpid())
-	broker := rabbitmq.NewQueueConfig(uri, rabbitmq.Queues{Quorum: true})
+	queue = "millrace-replay-" + strings.ToLower(rand.Text())
+	broker = rabbitmq.NewQueueConfig(uri, rabbitmq.Queues{Quorum: true})
 	require.NoError(t, rabbitmq.Declare(broker, queue))
 	broker.Marshaler = died{of: "orders"}
+	letter(t, broker, queue, from, to)
+	return broker, queue
+}
+
+func letter(t *testing.T, broker amqp.Config, queue string, from, to int) {
+	t.Helper()
 	publisher, err := rabbitmq.NewPublisher(broker, rabbitmq.PublisherConfig{})
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = publisher.Close() })
-	for n := 60; n <= 62; n++ {
+	for n := from; n <= to; n++ {
 		require.NoError(t, publisher.Publish(queue, order(n)))
 	}
-	t.Setenv("MILLRACE_AMQP", uri)
-	r := s.run("replay", "run", "dead", "--from", "rabbitmq", "--queue", queue, "--reason", "mended", "--yes", "--idle", "1s")
+	require.NoError(t, publisher.Close())
+}
+
+// TestReplayFromRabbitMQ empties a queue of dead letters that somebody else has declared.
+func TestReplayFromRabbitMQ(t *testing.T) {
+	broker, queue := letters(t, 60, 62)
+	s := newShop(t, testdb.On(t, "sqlite"))
+	t.Setenv("MILLRACE_AMQP", broker.Connection.AmqpURI)
+	again := []string{"replay", "run", "dead", "--from", "rabbitmq", "--queue", queue, "--reason", "mended", "--yes", "--idle", "1s"}
+	r := s.run(again...)
 	require.Zero(t, r.code, r.err)
-	assert.Equal(t, "3 messages sent again\n", r.out)
+	assert.Equal(t, "3 messages sent again; then nothing came for 1s\n", r.out)
 	assert.Equal(t, 3, s.count(`SELECT COUNT(*) FROM millrace_outbox WHERE topic = 'orders' AND uuid IN (?, ?, ?) AND metadata LIKE ?`,
 		id(60), id(61), id(62), `%"`+inbox.ReplayField+`":"dead"%`))
+	letter(t, broker, queue, 63, 63)
+	r = s.run(again...)
+	assert.Equal(t, 5, r.code, r.out)
+	assert.Contains(t, r.err, `replay "dead" was done at `)
+	assert.Contains(t, r.err, `with 3 messages sent again: take another name for what the queue has now: nothing was changed`)
+	again[2] = "later"
+	r = s.run(append(again, "--limit", "1")...)
+	require.Zero(t, r.code, r.err)
+	assert.Equal(t, "1 message sent again; --limit 1 is reached\n", r.out)
 	r = s.run("replay", "run", "gone", "--from", "rabbitmq", "--queue", queue+"-x", "--reason", "mended", "--yes", "--idle", "1s")
 	assert.Equal(t, 1, r.code)
 	assert.Contains(t, r.err, queue+"-x")
+}
+
+// TestReplayThatLosesRabbitMQ: a queue that is out of reach is not empty, and the same command goes on.
+func TestReplayThatLosesRabbitMQ(t *testing.T) {
+	const most = 60
+	broker, queue := letters(t, 1, most)
+	s := newShop(t, testdb.On(t, "sqlite"))
+	uri, err := url.Parse(broker.Connection.AmqpURI)
+	require.NoError(t, err)
+	wire := servers.Proxy(t, uri.Host)
+	uri.Host = wire.Addr()
+	t.Setenv("MILLRACE_AMQP", uri.String())
+	again := []string{"replay", "run", "dead", "--from", "rabbitmq", "--queue", queue, "--reason", "mended", "--yes", "--idle", "2s"}
+	replayed := func() int {
+		return s.count(`SELECT COUNT(DISTINCT uuid) FROM millrace_outbox WHERE metadata LIKE ?`, `%"`+inbox.ReplayField+`":"dead"%`)
+	}
+	ended := make(chan result, 1)
+	go func() { ended <- s.run(append(again, "--rate", "1")...) }()
+	rig.Eventually(t, "it has begun", func() bool { return replayed() > 0 })
+	wire.Cut()
+	r := <-ended
+	assert.Equal(t, 1, r.code, r.out)
+	assert.Contains(t, r.out, " sent again; the same run command goes on\n")
+	assert.Contains(t, r.err, "Lost the connection to RabbitMQ: ")
+	assert.Contains(t, r.err, "nothing came for 2s, and nobody can tell whether \""+queue+"\" is empty: rabbitmq: not connected to RabbitMQ")
+	require.Less(t, replayed(), most)
+	wire.Mend()
+	r = s.run(again...)
+	assert.Zero(t, r.code, r.err)
+	assert.Contains(t, r.out, " sent again; then nothing came for 2s\n")
+	assert.Equal(t, most, replayed())
 }
 
 // died sets the header by which RabbitMQ says where a message died.
@@ -151,10 +208,10 @@ func TestReplayFromSQL(t *testing.T) {
 			args := []string{"--from", "sql", "--queue", "poison", "--reason", "mended", "--yes", "--idle", "3s"}
 			r := s.run(append([]string{"replay", "run", "dead"}, args...)...)
 			require.Zero(t, r.code, r.err)
-			assert.Equal(t, "3 messages sent again\n", r.out)
+			assert.Equal(t, "3 messages sent again; then nothing came for 3s\n", r.out)
 			r = s.run(append([]string{"replay", "run", "dead again"}, args...)...)
 			require.Zero(t, r.code, r.err)
-			assert.Equal(t, "0 messages sent again\n", r.out, "what was sent has left the queue, whatever the replay is called")
+			assert.Equal(t, "0 messages sent again; then nothing came for 3s\n", r.out, "what was sent has left the queue, whatever the replay is called")
 			assert.Equal(t, 3, s.count(`SELECT COUNT(*) FROM millrace_outbox WHERE topic = 'orders' AND uuid IN (?, ?, ?)
 				AND metadata LIKE ? AND metadata NOT LIKE ?`,
 				id(60), id(61), id(62), `%"`+inbox.ReplayField+`":"dead"%`, "%poisoned%"))

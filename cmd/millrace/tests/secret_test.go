@@ -63,7 +63,7 @@ func (s *shop) login(password string) *url.URL {
 	require.NoError(s, err)
 	name := "mill_" + strings.ToLower(rand.Text()[:10])
 	password = cmp.Or(password, name)
-	s.exec("CREATE ROLE " + name + " LOGIN IN ROLE CURRENT_USER PASSWORD '" + password + "'")
+	s.exec("CREATE ROLE " + name + " LOGIN IN ROLE CURRENT_USER PASSWORD '" + strings.ReplaceAll(password, "'", "''") + "'")
 	s.Cleanup(func() {
 		_, err := s.db.ExecContext(context.WithoutCancel(s.Context()), "DROP ROLE "+name)
 		assert.NoError(s, err)
@@ -121,6 +121,42 @@ func TestThePasswordIsNotShownInJSON(t *testing.T) {
 		assert.NotContains(t, r.out+r.err, "S3cret")
 		hidden(t, r)
 	}
+}
+
+// TestThePasswordIsNotShownInYAML: where a text is in quotes, those in it are doubled.
+func TestThePasswordIsNotShownInYAML(t *testing.T) {
+	t.Parallel()
+	const password = `S3cret'"` + marker
+	s := newShop(t, testdb.On(t, "postgres"))
+	u := s.login(password)
+	s.exec(`UPDATE millrace_messages SET last_error = ?`, []byte("password: "+password))
+	for _, args := range [][]string{{"list", "-o", "yaml"}, {"explain", id(4), "-o", "yaml"}} {
+		r := call(t, u.String(), args...)
+		assert.Zero(t, r.code, r.err)
+		assert.Contains(t, r.out, "password: [hidden]")
+		assert.NotContains(t, r.out+r.err, "S3cret")
+		hidden(t, r)
+	}
+}
+
+// TestThePasswordIsNotShownInCSV: where quotes are doubled, and a long text is written in several parts.
+func TestThePasswordIsNotShownInCSV(t *testing.T) {
+	t.Parallel()
+	const password = `S3cret"` + marker
+	s := newShop(t, testdb.On(t, "postgres"))
+	u := s.login(password)
+	const entries = 200
+	for range entries {
+		s.exec(`INSERT INTO millrace_audit (at, actor, action, reason, consumer, message_id, detail) VALUES (0, ?, ?, ?, 0, ?, ?)`,
+			[]byte("ada"), []byte("retry"), []byte(strings.Repeat(password, 20)), []byte{}, []byte{})
+	}
+	r := call(t, u.String(), "audit", "-o", "csv")
+	assert.Zero(t, r.code, r.err)
+	assert.Equal(t, entries, strings.Count(r.out, "ada,retry"))
+	for _, part := range []string{"S3c", "cret", "Mark", "arker", `""`} {
+		assert.NotContains(t, r.out, part)
+	}
+	hidden(t, r)
 }
 
 // TestThePasswordIsNotShownInPart: neither where a text is cut off, nor where its numbers are.

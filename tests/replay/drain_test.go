@@ -1,0 +1,120 @@
+package replay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/internal/remaining"
+	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/replay"
+	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/servers"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// drainBodies: a topic that delivers nothing, and a subscriber that knows how many messages it has.
+var drainBodies = []testdb.Body{
+	{Name: "a silent topic that is not empty", Why: "the replay is not done, and can be gone on with", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		errLost := errors.New("the connection is lost")
+		from := &silent{}
+		dead := replay.Dead{Name: "dead", From: from, Topic: "poison", To: replay.Outbox(b.out), By: ada, Idle: 10 * time.Millisecond}
+		drain := func(counts ...int) (replay.Status, error) {
+			from.counts = counts
+			status, err := b.replayer().Drain(t.Context(), dead)
+			assert.Empty(t, from.counts)
+			return status, err
+		}
+		from.lost = errLost
+		status, err := drain()
+		require.ErrorIs(t, err, errLost)
+		assert.Equal(t, replay.Running, status.State)
+		from.lost = nil
+		status, err = drain(7, 7)
+		require.ErrorContains(t, err, `nothing came for 20ms, although "poison" has 7 messages`)
+		assert.Equal(t, replay.Running, status.State)
+		status, err = drain(7, 0)
+		require.NoError(t, err)
+		assert.Equal(t, replay.Done, status.State)
+	})},
+}
+
+// silent is a subscriber that delivers nothing, and says how many messages there are, or why it cannot.
+type silent struct {
+	counts []int
+	lost   error
+}
+
+// Subscribe returns a channel that gives nothing.
+func (s *silent) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
+	remaining.Tell(ctx, func() (int, error) {
+		if s.lost != nil {
+			return 0, s.lost
+		}
+		n := s.counts[0]
+		s.counts = s.counts[1:]
+		return n, nil
+	})
+	return make(chan *message.Message), nil
+}
+
+// Close does nothing.
+func (*silent) Close() error { return nil }
+
+// TestDrainOfALostConnection: RabbitMQ is away for longer than Idle.
+func TestDrainOfALostConnection(t *testing.T) {
+	t.Parallel()
+	uri := os.Getenv("MILLRACE_TEST_RABBITMQ")
+	if uri == "" {
+		testdb.Missing(t, "RabbitMQ", "set MILLRACE_TEST_RABBITMQ")
+	}
+	b := newBed(t, testdb.On(t, "sqlite"))
+	queue := fmt.Sprintf("millrace-drain-%d", os.Getpid())
+	broker := rabbitmq.NewQueueConfig(uri, rabbitmq.Queues{Quorum: true})
+	require.NoError(t, rabbitmq.Declare(broker, queue))
+	publisher, err := rabbitmq.NewPublisher(broker, rabbitmq.PublisherConfig{})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, publisher.Close()) })
+	const letters = 5
+	for i := range letters {
+		require.NoError(t, publisher.Publish(queue, order(i)))
+	}
+	parsed, err := url.Parse(uri)
+	require.NoError(t, err)
+	wire := servers.Proxy(t, parsed.Host)
+	parsed.Host = wire.Addr()
+	broker.Connection.AmqpURI = parsed.String()
+	from, err := rabbitmq.NewSubscriber(broker, rabbitmq.SubscriberConfig{Logger: watermill.NopLogger{}})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, from.Close()) })
+
+	cut := sync.OnceFunc(wire.Cut)
+	dead := replay.Dead{
+		Name: "dead", From: from, Topic: queue, To: replay.Outbox(b.out), By: ada, Idle: 2 * time.Second,
+		TopicOf:  func(*message.Message) (string, error) { return "orders", nil },
+		Progress: func(replay.Status) { cut() },
+	}
+	status, err := b.replayer().Drain(t.Context(), dead)
+	require.ErrorIs(t, err, rabbitmq.ErrNotConnected)
+	require.ErrorContains(t, err, queue)
+	assert.Equal(t, replay.Running, status.State)
+	assert.Less(t, status.Sent, letters)
+	wire.Mend()
+	dead.Progress = nil
+	rig.Eventually(t, "it goes on once there is a connection", func() bool {
+		status, err = b.replayer().Drain(t.Context(), dead)
+		return err == nil
+	})
+	assert.Equal(t, replay.Done, status.State)
+	assert.Equal(t, letters, b.count(`SELECT COUNT(DISTINCT uuid) FROM millrace_outbox`))
+}
