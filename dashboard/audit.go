@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"io"
+	"slices"
 	"strconv"
 
 	"github.com/millrace-go/millrace/inbox/admin"
@@ -62,10 +63,15 @@ func (h *Handler) audit(v *visit) (any, error) {
 	}
 	consumers, err := h.ops.Consumers(v.r.Context())
 	for _, c := range consumers {
-		if len(p.Consumers) == 0 || p.Consumers[len(p.Consumers)-1] != c.Name {
-			p.Consumers = append(p.Consumers, c.Name)
+		p.Consumers = append(p.Consumers, c.Name)
+	}
+	for _, e := range p.Entries { // those of leases are known by their entries alone
+		if e.Consumer != "" {
+			p.Consumers = append(p.Consumers, e.Consumer)
 		}
 	}
+	slices.Sort(p.Consumers)
+	p.Consumers = slices.Compact(p.Consumers)
 	return p, err
 }
 

@@ -85,6 +85,7 @@ var hot = map[string][]any{
 	"SelectConsumer":   {[]byte("7"), []byte("7"), 0},
 	"SelectPurgeLine":  {7},
 	"RaiseRetention":   {8, 7, 8},
+	"SetKeySource":     {[]byte("k"), 7},
 	"LockConsumer":     {7},
 	"RaisePurgeLine":   {1, 7},
 	"NotePurge":        {7},

@@ -71,6 +71,7 @@ var stepBodies = []testdb.Body{
 	{Name: "a result too large to keep", Why: "the step is done all the same", Run: testdb.With(newBed, stepTooLarge)},
 	{Name: "a sealed result", Why: "it is stored like other payloads", Run: testdb.With(newBed, stepSealed)},
 	{Name: "an operator decides a step", Why: "somebody must, where nothing else can", Run: testdb.With(newBed, stepDecided)},
+	{Name: "the decision about a step is audited", Why: "as the consumer's, wherever its leases are kept", Run: testdb.With(newBed, stepDecisionIsAudited)},
 	{Name: "a decided step is kept", Why: "as long as any other, and not for a century", Run: testdb.With(newBed, stepDecidedIsKept)},
 	{Name: "steps are purged", Why: "not before the claim, never in doubt, never of what is open", Run: testdb.With(newBed, stepsPurged)},
 	{Name: "a step of a replayed message", Why: "a rebuild sends nothing twice, a suppressed one nothing at all", Run: testdb.With(newBed, stepReplayed)},

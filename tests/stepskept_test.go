@@ -123,6 +123,44 @@ func stepDecidedIsKept(t *testing.T, b *bed) {
 	}
 }
 
+func stepDecisionIsAudited(t *testing.T, b *bed) {
+	h, _ := stepping(inbox.Step{Name: "mail", Store: b.store, Do: func(context.Context, string) ([]byte, error) { return nil, errBoom }}, fine)
+	by, ops := admin.Operator{Name: "ada", Reason: "asked the provider"}, admin.New(b.store)
+	others := admin.New(b.newStore(b.db.DB, inbox.Config{Namespace: "another"}))
+	for name, claims := range map[string]*inbox.Leases{
+		"leased": b.store.Leases(), "elsewhere": inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{}),
+	} {
+		msg := newMessage("x")
+		leased := b.leased(h, func(d *millrace.Deduplicate) { d.Consumer, d.Claims, d.Epoch = name, claims, 3 })
+		rig.MustFail(t, leased, again(msg), errBoom)
+		require.NoError(t, ops.DecideStep(t.Context(), b.lastInDoubt().ID, admin.StepWasNotDone, by), name)
+		epoch := 3
+		for _, f := range []admin.ConsumerFilter{{Consumer: name}, {Consumer: name, Epoch: &epoch}, {}} {
+			entries, err := ops.Audit(t.Context(), f, 0, 10)
+			require.NoError(t, err)
+			require.NotEmpty(t, entries, name)
+			e := entries[0]
+			assert.Equal(t, []any{name, epoch, msg.UUID, "decide step"}, []any{e.Consumer, e.Epoch, e.MessageID, e.Action})
+			same, err := ops.AuditEntry(t.Context(), e.ID)
+			require.NoError(t, err)
+			assert.Equal(t, e, same)
+		}
+		theirs, err := others.Audit(t.Context(), admin.ConsumerFilter{}, 0, 10)
+		require.NoError(t, err)
+		assert.Empty(t, theirs, "they are of another namespace")
+		assert.Len(t, rig.Story(t, b.store, msg.UUID).Audit, 1, name)
+		rig.MustFail(t, leased, again(msg), errBoom)
+	}
+	moved := func(key inbox.Key) message.HandlerFunc {
+		return b.leased(h, onStore(b.process()), func(d *millrace.Deduplicate) { d.Consumer, d.Epoch, d.Key = "elsewhere", 3, key })
+	}
+	rig.MustFail(t, moved(inbox.ByPayload()), newMessage("x"), errBoom) // the operator's call knew no key
+	rig.MustFail(t, moved(inbox.ByUUID()), newMessage("x"), inbox.ErrKeyChanged)
+	n, err := ops.PruneAudit(t.Context(), admin.ConsumerFilter{}, time.Now().Add(time.Hour), by)
+	require.NoError(t, err)
+	assert.Equal(t, 2, n)
+}
+
 func stepsPurged(t *testing.T, b *bed) {
 	var p provider
 	step := inbox.Step{Name: "mail", Do: p.call}

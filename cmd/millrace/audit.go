@@ -99,11 +99,16 @@ func (a *app) audit(ctx context.Context, how auditing, of admin.Filter) error {
 	if err != nil {
 		return err
 	}
-	if err := a.mustKnow(ctx, store, of); err != nil {
+	consumer := admin.ConsumerFilter{Consumer: of.Consumer, Epoch: of.Epoch}
+	about, err := admin.New(store).Audit(ctx, consumer, 0, 1)
+	if err == nil && len(about) == 0 { // a consumer of leases is known by its entries alone
+		err = a.mustKnow(ctx, store, of)
+	}
+	if err != nil {
 		return err
 	}
 	filter := admin.AuditFilter{
-		ConsumerFilter: admin.ConsumerFilter{Consumer: of.Consumer, Epoch: of.Epoch},
+		ConsumerFilter: consumer,
 		Operator:       how.by, Action: how.action, Since: since, Until: until,
 	}
 	if a.flags.output == "csv" {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 
@@ -38,6 +39,8 @@ type parkedMessage struct {
 	Parked   *string           `json:"parked_at"`
 	Error    string            `json:"error"`
 	Metadata map[string]string `json:"metadata"`
+
+	Unreadable string `json:"unreadable,omitempty"`
 	shownPayload
 }
 
@@ -69,21 +72,44 @@ func (a *app) outboxListCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		var parked []outbox.Parked
+		all := []parkedMessage{}
 		for p, err := range parkedTo(ctx, out.ListParked, mostParked, topic, after) {
-			if err == nil && payload {
-				p, err = out.Reveal(ctx, p.ID, outbox.Operator(reader))
-			}
 			if err != nil {
 				return err
 			}
-			if parked = append(parked, p); len(parked) == limit {
+			m := parkedMessageOf(p)
+			if payload {
+				if err := m.reveal(ctx, out, outbox.Operator(reader)); err != nil {
+					return err
+				}
+			}
+			if all = append(all, m); len(all) == limit {
 				break
 			}
 		}
-		return a.printParked(parked, payload, limit)
+		return a.printParked(all, limit)
 	})
 	return cmd
+}
+
+func parkedMessageOf(p outbox.Parked) parkedMessage {
+	return parkedMessage{
+		ID: p.ID, UUID: p.Message.UUID, Topic: p.Topic, OrderKey: p.OrderKey, Attempts: p.Attempts,
+		Parked: since(p.At), Error: p.Error, Metadata: p.Message.Metadata,
+	}
+}
+
+// reveal adds the payload, and records who reads it. A message that is not parked any more has none.
+func (m *parkedMessage) reveal(ctx context.Context, out *outbox.Publisher, by outbox.Operator) error {
+	whole, err := out.Reveal(ctx, m.ID, by)
+	switch {
+	case errors.Is(err, outbox.ErrNotFound), errors.Is(err, outbox.ErrWrongState):
+		m.Unreadable = "the message was retried or discarded meanwhile"
+		return nil
+	case err == nil:
+		m.shownPayload = payloadOf(whole.Message.Payload)
+	}
+	return err
 }
 
 // mostParked is how many messages are read at once.
@@ -113,21 +139,10 @@ func parkedTo(ctx context.Context, read readParked, most int, topic string, afte
 	}
 }
 
-func (a *app) printParked(parked []outbox.Parked, payload bool, limit int) error {
+func (a *app) printParked(all []parkedMessage, limit int) error {
 	var next *int64
-	if len(parked) == limit {
-		next = &parked[limit-1].ID
-	}
-	all := []parkedMessage{}
-	for _, p := range parked {
-		m := parkedMessage{
-			ID: p.ID, UUID: p.Message.UUID, Topic: p.Topic, OrderKey: p.OrderKey, Attempts: p.Attempts,
-			Parked: since(p.At), Error: p.Error, Metadata: p.Message.Metadata,
-		}
-		if payload {
-			m.shownPayload = payloadOf(p.Message.Payload)
-		}
-		all = append(all, m)
+	if len(all) == limit {
+		next = &all[limit-1].ID
 	}
 	return a.print(map[string]any{"messages": all, "next": next}, func() string {
 		text := parkedTable(all)
@@ -153,6 +168,9 @@ func parkedTable(parked []parkedMessage) string {
 	}
 	text := t.String()
 	for _, p := range parked {
+		if p.Unreadable != "" {
+			text += fmt.Sprintf("payload of %d: %s\n", p.ID, p.Unreadable)
+		}
 		if line, shown := p.line(); shown {
 			text += fmt.Sprintf("payload of %d: %s\n", p.ID, line)
 		}

@@ -144,10 +144,7 @@ func (act *outboxAction) propose(messages []outbox.Parked, missing string) error
 	for i, p := range messages {
 		topics[p.Topic]++
 		if i < firstFew {
-			few = append(few, parkedMessage{
-				ID: p.ID, UUID: p.Message.UUID, Topic: p.Topic, OrderKey: p.OrderKey, Attempts: p.Attempts,
-				Parked: since(p.At), Error: p.Error, Metadata: p.Message.Metadata,
-			})
+			few = append(few, parkedMessageOf(p))
 		}
 	}
 	shown := act.print(map[string]any{"would": act.name, "messages": len(messages), "topics": topics, "first": few}, func() string {

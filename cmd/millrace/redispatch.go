@@ -98,44 +98,59 @@ func (r *redispatching) run(ctx context.Context, args []string) error {
 func (r *redispatching) find(
 	ctx context.Context, ops *admin.Admin, f admin.ConsumerFilter, keys []string,
 ) (found []admin.UnsettledOutcome, unreadable, err error) {
-	most := r.limit
 	if len(keys) > 0 {
-		most = mostOutcomes
+		return r.named(ctx, ops, f, keys)
 	}
-	all, err := ops.Unsettled(ctx, f, r.age, most)
-	if unavailable(err) || errors.Is(err, inbox.ErrNotMigrated) || ctx.Err() != nil {
-		return nil, nil, err
-	}
-	unreadable = err
-	if len(keys) == 0 {
-		found = all
-	}
-	for i, arg := range keys {
-		if slices.Contains(keys[:i], arg) {
-			continue // it is named twice
-		}
-		before := len(found)
-		for _, o := range all {
-			if isKey(keyOf(arg), o.MessageID) {
-				found = append(found, o)
-			}
-		}
-		if len(found) == before {
-			return nil, nil, errors.Join(unreadable, notFoundf("no outcome of message %s was stored longer ago than %v: "+
-				"it is settled, or give a shorter --age", keyText(keyOf(arg)), r.age))
-		}
-	}
-	if len(found) == 0 && unreadable != nil {
+	found, unreadable = ops.Unsettled(ctx, f, r.age, r.limit)
+	switch {
+	case unavailable(unreadable), errors.Is(unreadable, inbox.ErrNotMigrated), unreadable != nil && (ctx.Err() != nil || len(found) == 0):
 		return nil, nil, unreadable
-	}
-	if len(found) == 0 {
+	case len(found) == 0:
 		return nil, nil, notFoundf("no outcome was stored longer ago than %v: what handlers returned is published", r.age)
 	}
 	return found, unreadable, nil
 }
 
-// mostOutcomes is how many outcomes are searched for a key.
-const mostOutcomes = 10_000
+// named returns the outcomes of the messages with these keys, however many others are older.
+func (r *redispatching) named(
+	ctx context.Context, ops *admin.Admin, f admin.ConsumerFilter, keys []string,
+) (found []admin.UnsettledOutcome, unreadable, err error) {
+	consumers, err := ops.Consumers(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	consumers = slices.DeleteFunc(consumers, func(c admin.KnownConsumer) bool {
+		return f.Consumer != "" && c.Name != f.Consumer || f.Epoch != nil && c.Epoch != *f.Epoch
+	})
+	for i, arg := range keys {
+		if slices.Contains(keys[:i], arg) {
+			continue // it is named twice
+		}
+		settled := true
+		for _, c := range consumers {
+			o, err := ops.Outcome(ctx, c.Name, c.Epoch, keyOf(arg))
+			switch unknown := err != nil && o.StoredAt.IsZero(); {
+			case unknown && !errors.Is(err, inbox.ErrNotFound):
+				return nil, nil, err
+			case unknown, o.Age < r.age:
+				continue
+			case err != nil:
+				unreadable = errors.Join(unreadable, err)
+			default:
+				found = append(found, o)
+			}
+			settled = false
+		}
+		if settled {
+			return nil, nil, errors.Join(unreadable, notFoundf("no outcome of message %s was stored longer ago than %v: "+
+				"it is settled, or give a shorter --age", keyText(keyOf(arg)), r.age))
+		}
+	}
+	if len(found) == 0 {
+		return nil, nil, unreadable
+	}
+	return found, unreadable, nil
+}
 
 // outcome is an outcome in JSON, without payloads.
 type outcome struct {

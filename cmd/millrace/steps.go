@@ -6,11 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 func (a *app) stepsCommand() *cobra.Command {
@@ -122,7 +126,8 @@ look for the id on the other side. Without --yes it shows the step, and exits wi
 		if done == notDone {
 			return usagef("was it done? Give --done or --not-done")
 		}
-		if id, err := hex.DecodeString(strings.ReplaceAll(args[0], "-", "")); err != nil || len(id) != 16 {
+		id, err := hex.DecodeString(strings.ReplaceAll(args[0], "-", ""))
+		if err != nil || len(id) != 16 {
 			return usagef("%q is not the id of a step: millrace steps list shows them", args[0])
 		}
 		store, err := a.store(ctx)
@@ -134,7 +139,7 @@ look for the id on the other side. Without --yes it shows the step, and exits wi
 			decision, what = admin.StepWasDone, "done"
 		}
 		if missing := by.missing(); missing != "" {
-			return a.proposeDecision(ctx, store, args[0], what, missing)
+			return a.proposeDecision(ctx, store, [16]byte(id), what, missing)
 		}
 		operator, err := by.operator()
 		if err == nil {
@@ -157,22 +162,23 @@ func notDoubtful(id string) error {
 	return notFoundf("there is no step in doubt with the id %q: millrace steps list shows the steps in doubt", id)
 }
 
-func (a *app) proposeDecision(ctx context.Context, store *inbox.Store, id, what, missing string) error {
-	all, err := admin.New(store).StepsInDoubt(ctx, admin.MaxPage)
-	if err != nil {
-		return err
+func (a *app) proposeDecision(ctx context.Context, store *inbox.Store, id [16]byte, what, missing string) error {
+	rows, name := store.Internals().Rows(), stored.FormatID(id)
+	row, err := rows.Step(ctx, rows.Reader(ctx), id[:])
+	switch {
+	case errors.Is(err, inbox.ErrNotFound):
+		return notDoubtful(name)
+	case err != nil:
+		return fmt.Errorf("step %s: %w", name, database.Explain(err))
+	case !row.InDoubt():
+		return fmt.Errorf("step %s is %s, and only a step in doubt can be decided: %w", name, admin.StepState(row.State), inbox.ErrWrongState)
 	}
-	var steps []admin.StepRecord
-	for _, s := range all {
-		if s.ID == id {
-			steps = append(steps, s)
-		}
-	}
-	if len(steps) == 0 && len(all) < admin.MaxPage {
-		return notDoubtful(id)
-	}
-	shown := a.print(map[string]any{"would": what, "steps": doubtful(steps)}, func() string {
-		return fmt.Sprintf("This step would be recorded as %s:\n\n%s", what, stepTable(doubtful(steps)))
+	steps := doubtful([]admin.StepRecord{{
+		ID: name, Consumer: string(row.Consumer), Epoch: row.Epoch, MessageID: keycode.String(row.MessageID), Name: string(row.Name),
+		Attempts: row.Attempts, StartedAt: time.UnixMicro(row.StartedAt), Problem: string(row.Problem),
+	}})
+	shown := a.print(map[string]any{"would": what, "steps": steps}, func() string {
+		return fmt.Sprintf("This step would be recorded as %s:\n\n%s", what, stepTable(steps))
 	})
 	a.unchanged("changed", missing)
 	return errors.Join(shown, &silent{exitUsage})

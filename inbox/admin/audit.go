@@ -32,7 +32,8 @@ type AuditEntry struct {
 	Detail   string
 
 	// Consumer and Epoch are empty for decisions about the outbox, which has no namespace: every
-	// service that shares the tables sees them.
+	// service that shares the tables sees them. A decision about a step of middleware.Deduplicate has its
+	// Consumer.
 	Consumer string
 	Epoch    int
 
@@ -169,9 +170,10 @@ func (a *Admin) audited(ctx context.Context, f ConsumerFilter, before int64, lim
 	return entries, err
 }
 
-// auditable returns the consumers whose entries a filter selects, and the outbox if it selects all.
+// auditable returns the consumers whose entries a filter selects, those of leases too, whose steps are
+// decided, and the outbox if it selects all.
 func (a *Admin) auditable(ctx context.Context, f ConsumerFilter) (map[int32]stored.Consumer, error) {
-	rows, err := a.matching(ctx, f.filter())
+	rows, err := a.rows.Everyone(ctx, f.Consumer, f.Epoch)
 	consumers := make(map[int32]stored.Consumer, len(rows)+1)
 	for _, c := range rows {
 		consumers[c.ID] = c
@@ -195,7 +197,7 @@ func (r auditRow) entry(c stored.Consumer) AuditEntry {
 		ID: r.ID, At: time.UnixMicro(r.At).UTC(),
 		Operator: Operator{Name: string(r.Actor), Reason: string(r.Reason)},
 		Action:   string(r.Action), Detail: string(r.Detail),
-		Consumer: string(c.Name), Epoch: c.Epoch, MessageID: keycode.String(r.MessageID),
+		Consumer: c.Shown(), Epoch: c.Epoch, MessageID: keycode.String(r.MessageID),
 		Bulk: r.Bulk, Messages: r.Messages,
 	}
 	if r.Consumer == outboxAudit {

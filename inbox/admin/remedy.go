@@ -63,7 +63,7 @@ func (a *Admin) sendBack(ctx context.Context, row stored.Message, to message.Pub
 		return err
 	}
 	if to == nil {
-		return inbox.ErrNotServed
+		return &unsendableError{inbox.ErrNotServed}
 	}
 	if _, live := a.rows.Live(ctx); live {
 		return errors.New("not in a handler's transaction: the message would arrive before its commit")

@@ -41,11 +41,11 @@ type Pace struct {
 // Status, it takes messages that wait for an operator: PARKED and FAILED_TERMINAL. If f has no
 // ReceivedUntil, it takes messages that were stored before the call. It takes each message once, so
 // it ends even if some fail again. It works in batches and skips messages that somebody else
-// changed meanwhile, and those that it cannot read or send back: the error at its end, also at the end
-// of ctx, says why of one. A message that to refuses waits for an operator again; at the second in a row
-// RetryAll ends. It returns the number of messages that will be handled now, also with an error or at
-// the end of ctx: another call does the rest. The audit has one entry of it for each consumer, see
-// [Admin.AuditMessages].
+// changed meanwhile, and those that it cannot read or send back (without to, those that no queue serves):
+// the error at its end, also at the end of ctx, says why of one. A message that to refuses waits for an
+// operator again; at the second in a row RetryAll ends. It returns the number of messages that will be
+// handled now, also with an error or at the end of ctx: another call does the rest. The audit has one
+// entry of it for each consumer, see [Admin.AuditMessages].
 func (a *Admin) RetryAll(ctx context.Context, f Filter, by Operator, to message.Publisher, pace Pace) (retried int, err error) {
 	bulk, refused := pace.bulk(by, stored.Retry, f.String()), false
 	retried, err = a.forAll(ctx, f, by, pace, Status.Retryable, func(rows []stored.Message) (int, error) {
@@ -194,29 +194,50 @@ func (p Pace) wait(ctx context.Context, began time.Time, done int) error {
 	}
 }
 
-// retryBatch makes the messages due that a queue serves, all at once, and sends back the others one
-// by one, so that a failure to publish concerns one message only. It returns an unsendableError if it
-// did all others. The publisher's second refusal in a row ends it: refused says whether the last message was.
+// retryBatch makes the messages due that a queue serves, all at once, and then sends back the others.
 func (a *Admin) retryBatch(
 	ctx context.Context, rows []stored.Message, bulk stored.Bulk, to message.Publisher, refused *bool,
 ) (done int, err error) {
 	served := make(map[stored.Name]bool)
-	var left error
-	var unsendable *unsendableError
-	var unsent *unsentError
-	var due []stored.Message
+	var due, others []stored.Message
 	for _, row := range rows {
 		live, known := served[row.Of()]
 		if !known {
 			if live, err = a.rows.Served(ctx, &row); err != nil {
-				return done, err
+				return 0, err
 			}
 			served[row.Of()] = live
 		}
 		if live {
 			due = append(due, row)
-			continue
+		} else {
+			others = append(others, row)
 		}
+	}
+	done, err = a.inBatch(ctx, due, bulk, func(ctx context.Context, tx *sqlx.Tx, row stored.Message) error {
+		return a.rows.SetDue(ctx, tx, bulk.By, stored.Retry, &row)
+	})
+	for name, live := range served {
+		if live {
+			a.inbox.Wake(name)
+		}
+	}
+	if err != nil {
+		return done, err
+	}
+	n, err := a.sendBackEach(ctx, others, bulk, to, refused)
+	return done + n, err
+}
+
+// sendBackEach sends messages back one by one, so that a failure to publish concerns one message only. It
+// returns an unsendableError if it did all others. The publisher's second refusal in a row ends it: refused
+// says whether the last message was.
+func (a *Admin) sendBackEach(
+	ctx context.Context, rows []stored.Message, bulk stored.Bulk, to message.Publisher, refused *bool,
+) (done int, left error) {
+	var unsendable *unsendableError
+	var unsent *unsentError
+	for _, row := range rows {
 		if err := ctx.Err(); err != nil {
 			return done, err
 		}
@@ -232,15 +253,7 @@ func (a *Admin) retryBatch(
 			return done, explain(&row, "retry", err)
 		}
 	}
-	n, err := a.inBatch(ctx, due, bulk, func(ctx context.Context, tx *sqlx.Tx, row stored.Message) error {
-		return a.rows.SetDue(ctx, tx, bulk.By, stored.Retry, &row)
-	})
-	for name, live := range served {
-		if live {
-			a.inbox.Wake(name)
-		}
-	}
-	return done + n, cmp.Or(err, left)
+	return done, left
 }
 
 // batchTime limits the time of a batch, or of a single message.

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"database/sql"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -39,8 +38,12 @@ func (a *Admin) DecideStep(ctx context.Context, id string, decision StepDecision
 		return err
 	}
 	row, err := a.stepInDoubt(ctx, id)
+	var consumer stored.Consumer
 	if err == nil {
-		err = a.rows.Write(ctx, func(tx *sqlx.Tx) error { return a.decideStep(ctx, tx, row, decision, by) })
+		consumer, err = a.stepConsumer(ctx, row)
+	}
+	if err == nil {
+		err = a.rows.Write(ctx, func(tx *sqlx.Tx) error { return a.decideStep(ctx, tx, row, consumer, decision, by) })
 	}
 	if err != nil {
 		return fmt.Errorf("inbox: decide step %q: %w", id, database.Explain(err))
@@ -62,18 +65,17 @@ func (a *Admin) stepInDoubt(ctx context.Context, id string) (row stored.Step, er
 	return a.findInDoubt(ctx, a.rows.Reader(ctx), raw)
 }
 
-func (a *Admin) findInDoubt(ctx context.Context, db sqlx.QueryerContext, id []byte) (row stored.Step, err error) {
-	err = sqlx.GetContext(ctx, db, &row, a.rows.Dialect.Steps.SelectStep, id)
-	switch {
-	case errors.Is(err, sql.ErrNoRows), err == nil && string(row.Namespace) != a.rows.Namespace:
-		return row, inbox.ErrNotFound
-	case err == nil && !row.InDoubt():
-		return row, fmt.Errorf("it is %s, and only a step in doubt can be decided: %w", recordOf(&row).State, inbox.ErrWrongState)
+func (a *Admin) findInDoubt(ctx context.Context, db sqlx.QueryerContext, id []byte) (stored.Step, error) {
+	row, err := a.rows.Step(ctx, db, id)
+	if err == nil && !row.InDoubt() {
+		err = fmt.Errorf("it is %s, and only a step in doubt can be decided: %w", recordOf(&row).State, inbox.ErrWrongState)
 	}
 	return row, err
 }
 
-func (a *Admin) decideStep(ctx context.Context, tx *sqlx.Tx, row stored.Step, decision StepDecision, by Operator) error {
+func (a *Admin) decideStep(
+	ctx context.Context, tx *sqlx.Tx, row stored.Step, consumer stored.Consumer, decision StepDecision, by Operator,
+) error {
 	state, known := map[StepDecision]stored.StepState{StepWasDone: stored.StepDone, StepWasNotDone: stored.StepNotDone}[decision]
 	if !known {
 		return fmt.Errorf("decision %d is not one of the constants", decision)
@@ -88,10 +90,6 @@ func (a *Admin) decideStep(ctx context.Context, tx *sqlx.Tx, row stored.Step, de
 	if err != nil {
 		return err
 	}
-	consumer, err := a.stepConsumer(ctx, tx, row)
-	if err != nil {
-		return err
-	}
 	keep := keptDecided(consumer).Microseconds()
 	_, err = tx.ExecContext(ctx, a.rows.Dialect.Steps.EndStep, state, 1, nil, nil, keep, row.ID, token)
 	if err != nil {
@@ -100,15 +98,18 @@ func (a *Admin) decideStep(ctx context.Context, tx *sqlx.Tx, row stored.Step, de
 	return a.rows.AuditOf(ctx, tx, by, decideAction, consumer.ID, row.MessageID, fmt.Sprintf("step %q was %s", row.Name, StepState(state)))
 }
 
-// stepConsumer returns the consumer of a step, of the inbox or of leases.
-func (a *Admin) stepConsumer(ctx context.Context, tx *sqlx.Tx, row stored.Step) (c stored.Consumer, err error) {
-	for _, name := range []string{string(row.Consumer), stored.LeaseNames + string(row.Consumer)} {
-		err = tx.GetContext(ctx, &c, a.rows.Dialect.SelectConsumer, []byte(a.rows.Namespace), []byte(name), row.Epoch)
-		if !errors.Is(err, sql.ErrNoRows) {
-			return c, err
-		}
+// stepConsumer returns the consumer of a step, of the inbox or of leases. The consumer of leases that are kept
+// elsewhere has no row yet: stepConsumer registers it, since the audit names consumers by their rows.
+func (a *Admin) stepConsumer(ctx context.Context, row stored.Step) (stored.Consumer, error) {
+	c, err := a.rows.Consumer(ctx, string(row.Consumer), row.Epoch)
+	if !errors.Is(err, stored.ErrNotFound) {
+		return c, err
 	}
-	return c, nil // leases that are kept elsewhere
+	leases := stored.Name{Name: stored.LeaseNames + string(row.Consumer), Epoch: row.Epoch}
+	if _, err = a.rows.Registered(stored.Self{Name: leases}).Row(ctx); err != nil {
+		return c, err
+	}
+	return a.rows.Consumer(ctx, leases.Name, leases.Epoch)
 }
 
 // keptDecided returns how long a decided step of c is remembered. The row of a consumer of leases has
@@ -116,7 +117,7 @@ func (a *Admin) stepConsumer(ctx context.Context, tx *sqlx.Tx, row stored.Step) 
 func keptDecided(c stored.Consumer) time.Duration {
 	retention := time.Duration(c.Retention) * time.Microsecond
 	switch {
-	case c.ID == 0, strings.HasPrefix(string(c.Name), stored.LeaseNames):
+	case strings.HasPrefix(string(c.Name), stored.LeaseNames):
 		retention = 7 * 24 * time.Hour
 	case retention == 0:
 		return stored.Never

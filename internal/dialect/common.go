@@ -33,6 +33,10 @@ var common = Dialect{
 		UPDATE millrace_consumers
 		SET retention = ?, window_us = ?, on_replay = ?
 		WHERE id = ?`,
+	SetKeySource: `
+		UPDATE millrace_consumers
+		SET key_source = ?
+		WHERE id = ? AND LENGTH(key_source) = 0`,
 	RaiseRetention: `
 		UPDATE millrace_consumers
 		SET retention = ?

@@ -80,6 +80,7 @@ type Dialect struct {
 	SelectConsumer  string
 	SelectConsumers string
 	UpdateConsumer  string
+	SetKeySource    string // of a consumer that has none
 	RaiseRetention  string // if it is below the last argument, and not 0, which is for ever
 	LockConsumer    string
 	SelectPurgeLine string

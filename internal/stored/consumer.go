@@ -77,10 +77,20 @@ func (r *Rows) Consumers(ctx context.Context, name string, epoch *int) ([]Consum
 		}
 		return []Consumer{row}, err
 	}
+	all, err := r.Everyone(ctx, name, epoch)
+	return slices.DeleteFunc(all, Consumer.leases), err
+}
+
+// Everyone is [Rows.Consumers] with those of leases, whose names are registered with [LeaseNames] before them.
+func (r *Rows) Everyone(ctx context.Context, name string, epoch *int) ([]Consumer, error) {
 	var all []Consumer
 	err := sqlx.SelectContext(ctx, r.Reader(ctx), &all, r.Dialect.SelectConsumers)
 	return slices.DeleteFunc(all, func(c Consumer) bool {
-		return string(c.Namespace) != r.Namespace || strings.HasPrefix(string(c.Name), LeaseNames) ||
-			name != "" && string(c.Name) != name || epoch != nil && c.Epoch != *epoch
+		return string(c.Namespace) != r.Namespace || name != "" && c.Shown() != name || epoch != nil && c.Epoch != *epoch
 	}), err
 }
+
+// Shown returns the name that the service gave the consumer, of the inbox or of leases.
+func (c Consumer) Shown() string { return strings.TrimPrefix(string(c.Name), LeaseNames) }
+
+func (c Consumer) leases() bool { return strings.HasPrefix(string(c.Name), LeaseNames) }

@@ -21,9 +21,9 @@ var ErrKeyChanged = errors.New("the consumer's key changed")
 // Self is how a process describes its consumer.
 type Self struct {
 	Name
-	KeySource string
-	Retention int64 // in microseconds, 0 for ever
-	Window    int64 // in microseconds
+	KeySource string // empty if the caller does not know it, such as an operator's call
+	Retention int64  // in microseconds, 0 for ever
+	Window    int64  // in microseconds
 	OnReplay  int
 	Unsettled bool // Retention, Window and OnReplay are used only for a new row
 	Former    bool // KeySource is a consumer's FormerKey, the key of the epoch before
@@ -136,7 +136,7 @@ func Longer(a, b int64) bool { return b != 0 && (a == 0 || a > b) }
 // sameKey returns an error if the consumer had another key before.
 func (g *Registered) sameKey(row Consumer) error {
 	switch {
-	case string(row.KeySource) == g.self.KeySource:
+	case string(row.KeySource) == g.self.KeySource, g.self.KeySource == "":
 		return nil
 	case g.self.Former:
 		return fmt.Errorf("%w: FormerKey is %s, and epoch %d has %s: give FormerKey that one",
@@ -187,10 +187,26 @@ func (g *Registered) findOrInsert(ctx context.Context) (Consumer, error) {
 			row, err = g.find(ctx)
 		}
 	}
+	if err == nil && len(row.KeySource) == 0 && s.KeySource != "" {
+		row, err = g.setKey(ctx, row)
+	}
 	if err != nil {
 		return row, fmt.Errorf("register the consumer: %w", err)
 	}
 	return row, nil
+}
+
+// setKey records the key of a consumer that an operator's call has registered. Another process may be first, with
+// another key.
+func (g *Registered) setKey(ctx context.Context, row Consumer) (Consumer, error) {
+	err := g.rows.Write(ctx, func(tx *sqlx.Tx) error {
+		_, err := tx.ExecContext(ctx, g.rows.Dialect.SetKeySource, []byte(g.self.KeySource), row.ID)
+		return err
+	})
+	if err != nil {
+		return row, err
+	}
+	return g.find(ctx)
 }
 
 func (g *Registered) find(ctx context.Context) (row Consumer, err error) {

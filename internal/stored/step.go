@@ -2,7 +2,9 @@ package stored
 
 import (
 	"context"
+	"database/sql"
 	"encoding/hex"
+	"errors"
 	"time"
 
 	"github.com/jmoiron/sqlx"
@@ -42,6 +44,15 @@ func (s *Step) InDoubt() bool { return s.State == StepBegun && s.Remaining <= 0 
 
 // Undecided reports whether the step has been in doubt for too long: no further attempt at its message will decide it.
 func (s *Step) Undecided() bool { return s.InDoubt() && s.Remaining < -(15*time.Minute).Microseconds() }
+
+// Step returns the step with this id, or [ErrNotFound] if the namespace has none.
+func (r *Rows) Step(ctx context.Context, db sqlx.QueryerContext, id []byte) (row Step, err error) {
+	err = sqlx.GetContext(ctx, db, &row, r.Dialect.Steps.SelectStep, id)
+	if errors.Is(err, sql.ErrNoRows) || err == nil && string(row.Namespace) != r.Namespace {
+		return row, ErrNotFound
+	}
+	return row, err
+}
 
 // StepsInDoubt lists steps of the namespace that are in doubt, the oldest first.
 func (r *Rows) StepsInDoubt(ctx context.Context, limit int) (all []Step, err error) {

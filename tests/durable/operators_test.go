@@ -166,6 +166,27 @@ var wrongStateBodies = []testdb.Body{
 		assert.Len(t, sent["orders"], 3)
 		assert.Equal(t, 6, b.audited("retry"))
 	})},
+	{Name: "many are retried, and a queue serves some", Why: "those are tried, whatever becomes of the others", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		for name, to := range map[string]message.Publisher{"no publisher": nil, "one that refuses all": refuses(func() {})} {
+			served := b.parked(2)
+			b.storeIn(inbox.QueueConfig{Epoch: 1}, newMessage(), newMessage())
+			b.db.Do(t, `UPDATE millrace_messages SET status = ?, attempts = 1`, admin.Parked)
+			b.believedServed()
+			b.db.Do(t, `UPDATE millrace_consumers SET served_until = 1 WHERE epoch = 1`)
+			var mark int64
+			n, err := admin.New(b.store).RetryAll(t.Context(), admin.Filter{}, ada, to, admin.Pace{Mark: &mark})
+			if to == nil {
+				require.ErrorIs(t, err, inbox.ErrNotServed)
+				assert.NotZero(t, mark, "another call goes on behind what it cannot send back")
+			} else {
+				require.ErrorIs(t, err, errBoom)
+			}
+			assert.Equal(t, len(served), n, name)
+			assert.Equal(t, []int{2, 2}, []int{b.open(admin.FailedRetryable), b.open(admin.Parked)}, name)
+			b.db.Do(t, `DELETE FROM millrace_messages`)
+			b.db.Do(t, `DELETE FROM millrace_claims`)
+		}
+	})},
 	{Name: "a call for many that is overtaken, on a slow database", Why: "what is then done message by message has for each the time that all had together", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		ids, pool := b.parked(5), faults.Open(t, b.db)
 		var begun bool

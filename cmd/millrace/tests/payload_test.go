@@ -51,6 +51,21 @@ func TestAPayloadInJSONIsWhole(t *testing.T) {
 	}))
 }
 
+// TestAPayloadOfWhatIsRetriedMeanwhile: the others are shown, which the audit says were seen.
+func TestAPayloadOfWhatIsRetriedMeanwhile(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, testdb.On(t, "sqlite"))
+	s.exec(`CREATE TRIGGER another AFTER INSERT ON millrace_audit BEGIN UPDATE millrace_outbox SET status = 1 WHERE id = 2; END`)
+	list := []string{"outbox", "list", "--payload", "--reason", "x"}
+	r := s.run(list...)
+	assert.Zero(t, r.code, r.err)
+	assert.Contains(t, r.out, `payload of 1: {"order":50}`)
+	assert.Contains(t, r.out, "payload of 2: the message was retried or discarded meanwhile")
+	s.exec(`UPDATE millrace_outbox SET status = 3 WHERE id = 2`)
+	assert.Contains(t, s.run(append(list, "--json")...).out, `"unreadable": "the message was retried or discarded meanwhile"`)
+	assert.Equal(t, 2, s.count(`SELECT COUNT(*) FROM millrace_audit`))
+}
+
 // TestASealedResultIsNoReasonToShowNothing: the command has no keys.
 func TestASealedResultIsNoReasonToShowNothing(t *testing.T) {
 	t.Parallel()

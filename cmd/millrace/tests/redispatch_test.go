@@ -15,6 +15,8 @@ import (
 // outcome leaves what the handler of mail returned for a message.
 func (s *shop) outcome(key string, messages []byte) {
 	s.Helper()
+	s.exec(`INSERT INTO millrace_claims (consumer, message_id, result, processed_at, payload_hash, token)
+		SELECT id, ?, 1, ?, 0, 0 FROM millrace_consumers WHERE name = ?`, keycode.Encode(key), ago(day), []byte("mail"))
 	s.exec(`INSERT INTO millrace_outcomes (consumer, message_id, created_at, topic, messages)
 		SELECT id, ?, ?, ?, ? FROM millrace_consumers WHERE name = ?`, keycode.Encode(key), ago(day), []byte("receipts"), messages, []byte("mail"))
 }
@@ -64,4 +66,23 @@ func TestMoreOutcomesThanTheLimit(t *testing.T) {
 	assert.NotContains(t, s.run("redispatch", "another", "--limit", "1").out, "There may be more", "it names one")
 	assert.Contains(t, s.run(append(append(few, "--json"), why...)...).out, `"more": true`)
 	assert.Contains(t, s.run(append([]string{"redispatch", "--json"}, why...)...).out, `"more": false`)
+}
+
+// TestAnOutcomeBehindManyOthers: what is named is found however many are older, and nothing else is said to be settled.
+func TestAnOutcomeBehindManyOthers(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, testdb.On(t, "sqlite"))
+	s.exec(`INSERT INTO millrace_outcomes (consumer, message_id, created_at, topic, messages)
+		WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10001)
+		SELECT c.id, CAST(X'02' || i AS BLOB), ? + i, ?, ? FROM n CROSS JOIN millrace_consumers c WHERE c.name = ?`,
+		ago(2*day), []byte("receipts"), msgcode.Encode([]*message.Message{order(60)}), []byte("mail"))
+	s.outcome("young", msgcode.Encode([]*message.Message{order(61)}))
+	r := s.run("redispatch", "young")
+	assert.Equal(t, 2, r.code, r.err)
+	assert.Contains(t, r.out, "1 message of 1 outcome would be stored")
+	for _, args := range [][]string{{"young", "--age", "48h"}, {"another"}} {
+		r = s.run(append([]string{"redispatch"}, args...)...)
+		assert.Equal(t, 3, r.code, args)
+		assert.Contains(t, r.err, "it is settled, or give a shorter --age", args)
+	}
 }
