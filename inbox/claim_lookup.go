@@ -29,6 +29,11 @@ func (l *lookup) scan(row *sql.Row) error {
 		&l.OpenID, &l.OpenStatus, &l.OpenHash)
 }
 
+// completed reports whether the message was handled, or discarded, in the epoch of the claim.
+func (l *lookup) completed() bool {
+	return l.Result == stored.ResultCompleted || l.Result == stored.ResultDiscarded || l.Result == stored.ResultImported
+}
+
 // other reports whether the key belongs to a message with another hash.
 func (l *lookup) other(hash int64) bool {
 	if l.Result == stored.ResultOpen {

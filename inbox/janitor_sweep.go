@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/database"
-	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // sweep deletes what no consumer's retention governs.
@@ -43,19 +41,17 @@ func (j *janitor) deleteAll(ctx context.Context, statement string, args ...any) 
 	return nil
 }
 
-// openRow is a row of an open message, and why it may be closed.
+// openRow is a row of an open message, and whether it may be closed.
 type openRow struct {
 	ID        int64  `db:"id"`
 	Consumer  int32  `db:"consumer"`
 	MessageID []byte `db:"message_id"`
 	Shadowed  bool   `db:"shadowed"`
-	Overtaken bool   `db:"overtaken"`
 }
 
 // closeShadowed deletes open rows whose key is completed, because a completed claim prevails, unless a
-// queue has one out: a handler that has committed and then fails is tried again. closeShadowed
-// also closes messages that failed in an older epoch and were handled in a newer one, if no queue
-// has moved them. It reads some pages of the open rows, and the next call goes on behind them.
+// queue has one out: a handler that has committed and then fails is tried again. It reads some pages of
+// the open rows, and the next call goes on behind them.
 func (j *janitor) closeShadowed(ctx context.Context) error {
 	const page = 500
 	for range j.shadowPages {
@@ -63,22 +59,11 @@ func (j *janitor) closeShadowed(ctx context.Context) error {
 		if err := j.store.db.SelectContext(ctx, &rows, j.store.dialect.SelectShadowed, j.shadows, page); err != nil {
 			return fmt.Errorf("find open rows of completed messages: %w", err)
 		}
-		shadowed, superseded := make(map[int32][]openRow), 0
+		shadowed := make(map[int32][]openRow)
 		for _, row := range rows {
-			switch {
-			case row.Shadowed:
+			if row.Shadowed {
 				shadowed[row.Consumer] = append(shadowed[row.Consumer], row)
-			case row.Overtaken:
-				n, err := j.supersede(ctx, row.Consumer, row.MessageID)
-				if err != nil {
-					return fmt.Errorf("close a message that a newer epoch has handled: %w", err)
-				}
-				superseded += n
 			}
-		}
-		if superseded > 0 {
-			j.store.log.Info("inbox: messages that failed in an older epoch were handled in a newer one, and are closed",
-				watermill.LogFields{"count": superseded})
 		}
 		for consumer, of := range shadowed {
 			if err := j.deleteShadowed(ctx, consumer, of); err != nil {
@@ -92,23 +77,6 @@ func (j *janitor) closeShadowed(ctx context.Context) error {
 		j.shadows = rows[len(rows)-1].ID
 	}
 	return nil
-}
-
-// supersede closes a message that failed in an older epoch and was handled in a newer one, unless
-// another attempt has begun meanwhile. It returns how many it closed, 0 or 1.
-func (j *janitor) supersede(ctx context.Context, consumer int32, id []byte) (n int, err error) {
-	d := j.store.dialect
-	err = j.store.db.Write(ctx, func(tx *sqlx.Tx) error {
-		n = 0
-		closed, err := database.Affected(tx.ExecContext(ctx, d.CloseClaim, stored.ResultSuperseded, consumer, id))
-		if err != nil || closed == 0 {
-			return err
-		}
-		n = 1
-		_, err = tx.ExecContext(ctx, d.DeleteMessage, consumer, id, stored.FailedRetryable)
-		return err
-	})
-	return n, err
 }
 
 // deleteShadowed locks the claims before the rows, as a handler does, so that the two cannot

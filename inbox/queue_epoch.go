@@ -28,6 +28,12 @@ type olderEpochs struct {
 	left   bool // messages remain that another process works on
 }
 
+// olderEpoch is an epoch before that of a queue.
+type olderEpoch struct {
+	ID        int32  `db:"id"`
+	KeySource []byte `db:"key_source"`
+}
+
 // adopt moves the open messages of older epochs to the epoch of q. It reports whether some could
 // not be moved yet.
 func (q *Queue) adopt(ctx context.Context, consumer int32) (left bool, err error) {
@@ -37,18 +43,18 @@ func (q *Queue) adopt(ctx context.Context, consumer int32) (left bool, err error
 	if q.name.Epoch == 0 || !o.left && q.config.OrderKey == nil && time.Since(o.looked) < epochLook {
 		return false, nil
 	}
-	var ids []int32
-	err = q.store.db.SelectContext(ctx, &ids, q.store.dialect.Queue.SelectOlderEpochs,
+	var older []olderEpoch
+	err = q.store.db.SelectContext(ctx, &older, q.store.dialect.Queue.SelectOlderEpochs,
 		[]byte(q.store.config.Namespace), []byte(q.name.Name), q.name.Epoch)
 	if err != nil {
 		return false, q.store.db.Noticed(err)
 	}
 	o.left = false
-	for _, from := range ids {
-		open, err := q.hasOpen(ctx, from)
+	for _, from := range older {
+		open, err := q.hasOpen(ctx, from.ID)
 		if err == nil && open {
 			if err = q.adoptFrom(ctx, from, consumer); err == nil {
-				open, err = q.hasOpen(ctx, from)
+				open, err = q.hasOpen(ctx, from.ID)
 			}
 		}
 		if err != nil {
@@ -66,7 +72,7 @@ func (q *Queue) hasOpen(ctx context.Context, consumer int32) (open bool, err err
 }
 
 // adoptFrom moves all messages of one older epoch that no process works on.
-func (q *Queue) adoptFrom(ctx context.Context, from, to int32) error {
+func (q *Queue) adoptFrom(ctx context.Context, from olderEpoch, to int32) error {
 	const atOnce = 100
 	opening, cancel := context.WithTimeout(ctx, afterwards) // payloads are opened in transactions, so not for long
 	defer cancel()
@@ -105,7 +111,7 @@ type adopted struct {
 }
 
 func (q *Queue) adoptSome(
-	ctx, opening context.Context, tx *sqlx.Tx, from, to int32, atMost int, tell tellParked,
+	ctx, opening context.Context, tx *sqlx.Tx, from olderEpoch, to int32, atMost int, tell tellParked,
 ) (done adopted, err error) {
 	if q.store.dialect.OneWriter { // its transactions must begin with a write
 		if _, err := tx.ExecContext(ctx, q.store.dialect.LockConsumer, to); err != nil {
@@ -113,12 +119,14 @@ func (q *Queue) adoptSome(
 		}
 	}
 	var rows []stored.Message
-	if err := tx.SelectContext(ctx, &rows, q.store.dialect.Queue.SelectAdoptable, from, atMost); err != nil {
+	if err := tx.SelectContext(ctx, &rows, q.store.dialect.Queue.SelectAdoptable, from.ID, atMost); err != nil {
 		return adopted{}, err
 	}
 	done.rows = len(rows)
 	for _, row := range rows {
-		superseded, twin, err := q.adoptOne(ctx, tx, row, to, q.rekeyed(opening, row), tell)
+		as := q.rekeyed(opening, row)
+		as.known = string(from.KeySource) == q.config.Key.source
+		superseded, twin, err := q.adoptOne(ctx, tx, row, to, as, tell)
 		if err != nil {
 			return adopted{}, fmt.Errorf("message %q: %w", row.UUID, err)
 		}
@@ -134,23 +142,34 @@ func (q *Queue) adoptSome(
 
 // adoptOne moves a message with its claim and its outcome. If the new epoch knows the message, the
 // message of the older epoch is superseded. A message with the key of another message is not a
-// copy.
+// copy. Unless the key is another one, what the older epoch has handled stays handled there alone.
 func (q *Queue) adoptOne(
 	ctx context.Context, tx *sqlx.Tx, row stored.Message, to int32, as rekeyed, tell tellParked,
 ) (superseded bool, twin *adoptedTwin, err error) {
 	for range maxRounds {
 		known, err := q.knows(ctx, tx, to, as.id)
-		switch {
-		case err != nil:
+		if err != nil {
 			return false, nil, err
-		case known == nil:
-			return false, nil, q.moveTo(ctx, tx, row, to, as.id)
-		case !as.isCopy(known):
+		}
+		if known != nil && as.isCopy(known) {
+			if superseded, err := q.supersede(ctx, tx, row, to, as.id, known); superseded || err != nil {
+				return superseded, nil, err
+			}
+			continue
+		}
+		if as.known {
+			own, err := q.knows(ctx, tx, row.Consumer, row.MessageID)
+			if err != nil {
+				return false, nil, err
+			}
+			if own != nil && own.completed() {
+				return q.adoptHandled(ctx, tx, row, to, as, own, tell)
+			}
+		}
+		if known != nil {
 			return q.adoptTwin(ctx, tx, row, to, as, known, tell)
 		}
-		if superseded, err := q.supersede(ctx, tx, row, to, as.id, known); superseded || err != nil {
-			return superseded, nil, err
-		}
+		return false, nil, q.moveTo(ctx, tx, row, to, as.id)
 	}
 	return false, nil, ErrLost
 }
@@ -172,11 +191,7 @@ func (q *Queue) supersede(ctx context.Context, tx *sqlx.Tx, row stored.Message, 
 // moveTo moves a message, with all that belongs to it, to an id that the epoch to does not know.
 func (q *Queue) moveTo(ctx context.Context, tx *sqlx.Tx, row stored.Message, to int32, id []byte) error {
 	d := q.store.dialect
-	stray, args, err := d.In(d.History.DeleteHistory, to, [][]byte{id}) // left by a deleted claim: its numbers would collide
-	if err == nil {
-		_, err = tx.ExecContext(ctx, stray, args...)
-	}
-	if err != nil {
+	if err := q.dropHistory(ctx, tx, to, id); err != nil {
 		return err
 	}
 	if err := q.moveRow(ctx, tx, row, to, id); err != nil {
@@ -190,7 +205,16 @@ func (q *Queue) moveTo(ctx context.Context, tx *sqlx.Tx, row stored.Message, to 
 		}
 	}
 	// A process of the last release may receive another copy of a message that was handled.
-	_, err = tx.ExecContext(ctx, d.Queue.KeepClaim, row.Consumer, row.MessageID, to, id)
+	_, err := tx.ExecContext(ctx, d.Queue.KeepClaim, row.Consumer, row.MessageID, to, id)
+	return err
+}
+
+// dropHistory deletes the history that a deleted claim has left under an id: its numbers would collide.
+func (q *Queue) dropHistory(ctx context.Context, tx *sqlx.Tx, consumer int32, id []byte) error {
+	stray, args, err := q.store.dialect.In(q.store.dialect.History.DeleteHistory, consumer, [][]byte{id})
+	if err == nil {
+		_, err = tx.ExecContext(ctx, stray, args...)
+	}
 	return err
 }
 
@@ -212,6 +236,7 @@ type rekeyed struct {
 	print  [sha256.Size]byte
 	hashes []int64          // a copy has one of them; nil: every message with the id is a copy
 	msg    *message.Message // nil if the stored message cannot be read
+	known  bool             // the older epoch has the key of this one, which was raised to handle everything again
 }
 
 // isCopy reports whether known belongs to a copy of this message.

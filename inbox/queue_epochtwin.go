@@ -30,8 +30,7 @@ func (q *Queue) adoptTwin(
 	if err != nil {
 		return false, nil, err
 	}
-	handled := row.Status == stored.Settling ||
-		own != nil && (own.Result == stored.ResultCompleted || own.Result == stored.ResultDiscarded || own.Result == stored.ResultImported) && own.of(row.Hash)
+	handled := row.Status == stored.Settling || own != nil && own.completed() && own.of(row.Hash)
 	if !handled && !row.Status.Stuck() && !theirs.OpenStatus.Valid {
 		if _, err := tx.ExecContext(ctx, d.CloseClaim, stored.ResultSuperseded, row.Consumer, row.MessageID); err != nil {
 			return false, nil, err

@@ -53,8 +53,9 @@ func (a *app) discardCommand() *cobra.Command {
 		Use:   "discard [ID|KEY]...",
 		Short: "Close messages for good that are parked or failed terminally",
 		Long: `Closes messages for good: they count as handled, and no delivery of them runs the
-handler. Name them as for retry. Without --yes it shows what it would do, and exits
-with 2.`,
+handler. Name them as for retry. With --consumer, --status failed_retryable and
+an --epoch that is not the newest it takes what nothing tries again. Without --yes it
+shows what it would do, and exits with 2.`,
 		Example: `  millrace discard 1207 --reason 'a test message' --yes
   millrace discard --all-matching --consumer billing --group 3411 --reason … --yes`,
 	}
@@ -65,6 +66,8 @@ with 2.`,
 		return admin.New(s).DiscardAll(ctx, f, by, pace)
 	}
 	act.needsQueue = func() bool { return false }
-	act.allows = admin.Status.Stuck
+	act.allows = func(s admin.Status) bool {
+		return s.Stuck() || s == admin.FailedRetryable && act.selected.consumer != "" && cmd.Flags().Changed("epoch")
+	}
 	return act.command(cmd)
 }

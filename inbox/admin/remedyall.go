@@ -59,13 +59,20 @@ func (a *Admin) RetryAll(ctx context.Context, f Filter, by Operator, to message.
 }
 
 // DiscardAll does for each message that f matches what [Admin.Discard] does for one. It works like
-// [Admin.RetryAll].
+// [Admin.RetryAll]. For FAILED_RETRYABLE messages f needs a Consumer and an Epoch.
 func (a *Admin) DiscardAll(ctx context.Context, f Filter, by Operator, pace Pace) (discarded int, err error) {
-	bulk := pace.bulk(by, discardAction, f.String())
-	discarded, err = a.forAll(ctx, f, by, pace, Status.Stuck, func(rows []stored.Message) (int, error) {
+	bulk, allowed, refuses := pace.bulk(by, discardAction, f.String()), Status.Stuck, (*stored.Message).Discardable
+	if f.Status == FailedRetryable && f.Consumer != "" && f.Epoch != nil {
+		if outdated, err := a.rows.Outdated(ctx, stored.Name{Name: f.Consumer, Epoch: *f.Epoch}); err != nil {
+			return 0, fmt.Errorf("inbox: discard messages: %w", database.Explain(err))
+		} else if outdated {
+			allowed, refuses = Status.Retryable, (*stored.Message).Remediable
+		}
+	}
+	discarded, err = a.forAll(ctx, f, by, pace, allowed, func(rows []stored.Message) (int, error) {
 		gone := map[int64]bool{}
 		n, err := a.inBatch(ctx, rows, bulk, func(ctx context.Context, tx *sqlx.Tx, row stored.Message) error {
-			err := a.discard(ctx, tx, row)
+			err := a.discard(ctx, tx, row, refuses)
 			gone[row.ID] = err == nil
 			return err
 		})

@@ -118,6 +118,11 @@ func (pl *play) pending() string {
 	for _, m := range open {
 		switch m.Status {
 		case admin.Received, admin.InProgress, admin.Settling, admin.FailedRetryable:
+			if left, err := pl.leftBehind(ctx, m); left {
+				continue
+			} else if err != nil {
+				return err.Error()
+			}
 			return fmt.Sprintf("%s of %s is %v", m.UUID, m.Consumer, m.Status)
 		case admin.Held, admin.Parked, admin.FailedTerminal: // waits for a predecessor or an operator
 		}
@@ -136,6 +141,21 @@ func (pl *play) pending() string {
 		}
 	}
 	return ""
+}
+
+// leftBehind reports whether only an operator closes m: it failed in an epoch before, and no queue takes it over.
+func (pl *play) leftBehind(ctx context.Context, m admin.Message) (left bool, err error) {
+	if m.Status != admin.FailedRetryable {
+		return false, nil
+	}
+	all, err := pl.store.Internals().Rows().Consumers(ctx, m.Consumer, nil)
+	for _, c := range all {
+		if c.Served {
+			return false, err
+		}
+		left = left || c.Epoch > m.Epoch
+	}
+	return left, err
 }
 
 // open lists the messages that wait for an operator or a predecessor, and returns which of them were refused as a

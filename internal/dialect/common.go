@@ -234,18 +234,9 @@ var common = Dialect{
 				SELECT c.result <> 0 AND c.payload_hash = page.payload_hash OR c.result = 4
 				FROM millrace_claims c
 				WHERE c.consumer = page.consumer AND c.message_id = page.message_id
-				LIMIT 1), FALSE) AND (page.lease_token = 0 OR page.due_at <= {now}) AS shadowed,
-			page.status = 4 AND page.lease_token = 0 AND EXISTS (
-				SELECT 1 FROM millrace_consumers older
-				JOIN millrace_consumers newer
-					ON newer.namespace = older.namespace AND newer.name = older.name AND newer.epoch > older.epoch
-				WHERE older.id = page.consumer AND (
-					SELECT c.result <> 0 AND c.payload_hash = page.payload_hash
-					FROM millrace_claims c
-					WHERE c.consumer = newer.id AND c.message_id = page.message_id
-					LIMIT 1)) AS overtaken
+				LIMIT 1), FALSE) AND (page.lease_token = 0 OR page.due_at <= {now}) AS shadowed
 		FROM (
-			SELECT id, consumer, message_id, payload_hash, status, lease_token, due_at
+			SELECT id, consumer, message_id, payload_hash, lease_token, due_at
 			FROM millrace_messages
 			WHERE id > ?
 			ORDER BY id

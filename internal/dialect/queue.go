@@ -151,7 +151,7 @@ var commonQueue = Queue{
 		SET reason_code = 2, due_at = due_at + 1
 		WHERE consumer = ? AND message_id = ? AND status + 0 = 2`,
 	SelectOlderEpochs: `
-		SELECT id
+		SELECT id, key_source
 		FROM millrace_consumers
 		WHERE namespace = ? AND name = ? AND epoch < ?`,
 	SelectOpen: `

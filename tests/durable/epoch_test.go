@@ -81,6 +81,44 @@ var epochBodies = []testdb.Body{
 		rig.Eventually(b, "the other one is handled", func() bool { return b.effects(other) == 1 && b.rows() == 0 })
 		assert.Equal(t, 1, b.effects(msg))
 	})},
+	{Name: "an outcome of a raised epoch", Why: "it is published, and the new epoch handles its message again", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		msg := newMessage()
+		s := b.again(0)
+		s.published.FailWith(errBoom)
+		assert.True(t, s.deliver(msg))
+		rig.Eventually(b, "it is handled", func() bool { return b.open(admin.Settling) == 1 })
+		require.NoError(t, s.router.Close())
+
+		s = b.again(1)
+		rig.Eventually(b, "the outcome is published", func() bool { return b.rows() == 0 })
+		assert.Equal(t, 1, b.effects(msg))
+		assert.Len(t, s.published.Messages(), 1)
+		assert.Zero(t, b.outcomes())
+		b.rebuilds(s, msg)
+		assert.Len(t, s.published.Messages(), 2)
+	})},
+	{Name: "a stored copy of a handled message in a raised epoch", Why: "it is closed, and the new epoch handles the message again", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		msg := newMessage()
+		b.settled(b.again(0), msg)
+		b.storeIn(inbox.QueueConfig{}, msg)
+		b.takes(rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: consumer, Epoch: 1}), 0) // before a janitor closes it
+		assert.Zero(t, b.rows())
+		b.rebuilds(b.again(1), msg)
+	})},
+	{Name: "a stored message with the key of a handled one in a raised epoch", Why: "it waits for an operator, and the new epoch handles the other one again", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		msg := newMessage()
+		b.settled(b.again(0), msg)
+		b.storeIn(inbox.QueueConfig{}, another(msg))
+		s := b.again(1)
+		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.Parked) == 1 })
+		assert.Equal(t, 1, b.only(b.store, admin.Parked).Epoch)
+		assert.True(t, s.deliver(msg))
+		rig.Eventually(b, "the other one is handled", func() bool { return b.effects(msg) == 2 })
+		assert.True(t, s.deliver(another(msg)), "it is stored already")
+		_, err := admin.New(b.store).RetryAll(t.Context(), admin.Filter{}, ada, nil, admin.Pace{})
+		require.NoError(t, err)
+		rig.Eventually(b, "it is handled too", func() bool { return b.effects(msg) == 3 && b.rows() == 0 })
+	})},
 	{Name: "a key of another source in a raised epoch", Why: "what moves is known by the new key", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg, twin := b.sharingOrder()
 		b.storeIn(inbox.QueueConfig{}, msg)
@@ -163,6 +201,27 @@ var epochBodies = []testdb.Body{
 		require.NoError(t, err)
 		assert.Equal(t, first.UUID, msg.UUID)
 	})},
+}
+
+// again starts a service that keeps a journal, in an epoch.
+func (b *bed) again(epoch int) *service {
+	b.Helper()
+	durable := storeFirst(b.process())
+	durable.Epoch = epoch
+	return b.start(durable, invoicing, inboxOf(durable, inbox.Options{Journal: true}))
+}
+
+// rebuilds has s, in epoch 1, handle what epoch 0 has handled.
+func (b *bed) rebuilds(s *service, msg *message.Message) {
+	b.Helper()
+	journaled := func(epoch int) int {
+		return b.count(`SELECT COUNT(*) FROM millrace_journal j JOIN millrace_consumers c ON c.id = j.consumer WHERE c.epoch = ?`, epoch)
+	}
+	assert.Equal(b, []int{1, 0}, []int{journaled(0), journaled(1)})
+	assert.True(b, s.deliver(msg))
+	rig.Eventually(b, "it is decided on", func() bool { return b.rows() == 0 })
+	assert.Equal(b, 2, b.effects(msg))
+	assert.Equal(b, []int{1, 1}, []int{journaled(0), journaled(1)})
 }
 
 // sharingOrder returns two messages of one order.

@@ -181,7 +181,7 @@ func (s *service) begin(p *inboxtest.Process) (*life, error) {
 func (s *service) store(p *inboxtest.Process) (*inbox.Store, error) {
 	config := s.config
 	config.Logger = p.Logger
-	config.PurgeInterval = 10 * time.Second // what failed before an epoch was raised is closed by the janitor
+	config.PurgeInterval = 10 * time.Second // the janitor closes what was handled under its former key
 	if s.blobFiles {
 		blobs, err := payload.NewFileBlobs(s.dir)
 		if err != nil {
