@@ -205,10 +205,37 @@ func (cl *claim) putFailure(ctx context.Context, tx *sqlx.Tx, cause error) error
 
 // failed tells the queue, if one delivers cl, why the handler failed.
 func (cl *claim) failed(cause error) {
+	if isUnkept(cause) {
+		cl.interrupted(cause)
+		return
+	}
 	if a := cl.queueAttempt(); a != nil {
 		a.failed(cl.ctx, cause, cl.ran())
 	}
 	cl.stray()
+}
+
+// unrecorded returns the error of a run that succeeded, or that the gate decided about, and could not be recorded.
+func (cl *claim) unrecorded(err error) error {
+	cl.unserved = unservable(err)
+	if errors.Is(err, errNotKept) && !IsTerminal(err) {
+		cl.unserved, err = true, &unkeptError{err}
+	}
+	return err
+}
+
+// unkeptError says that a codec or a blob store did not take a payload, which is no fault of the message or its handler: as if the
+// database were full, it is an [ErrUnavailable] and no attempt.
+type unkeptError struct{ error }
+
+func (e *unkeptError) Unwrap() error { return e.error }
+
+// Is reports that e is an [ErrUnavailable].
+func (e *unkeptError) Is(target error) bool { return target == ErrUnavailable }
+
+func isUnkept(err error) bool {
+	var e *unkeptError
+	return errors.As(err, &e)
 }
 
 // ran returns the run that failed.

@@ -45,8 +45,7 @@ func (cl *claim) Commit(produced []*message.Message) ([]*message.Message, error)
 		if (cl.refused || cl.ambient.Open()) && cl.contended(err) {
 			return nil, cl.giveUp()
 		}
-		cl.unserved = unservable(err)
-		return nil, cl.Rollback(err)
+		return nil, cl.Rollback(cl.unrecorded(err))
 	}
 	cl.succeed(produced, early)
 	if cl.consumer.config.Outbox != nil {
@@ -331,7 +330,7 @@ func (cl *claim) Rollback(cause error) error {
 		reopened, cause = cl.takeBack(cause)
 	}
 	cl.failed(undecodable(cl.msg, cause))
-	if !reopened && cl.records() {
+	if !reopened && cl.records() && !isUnkept(cause) {
 		cl.recordFailure(cause)
 	}
 	cl.letGo()

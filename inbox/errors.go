@@ -29,9 +29,9 @@ var (
 	ErrInProgress = errors.New("another process is handling this message")
 
 	// ErrUnavailable says that the database does not answer, accepts no connections, is full or denies a right,
-	// or that the connection was lost while the handler ran. The delivery was not handled, unless the connection
-	// was lost at COMMIT: then its redelivery finds out. The nack was delayed, so that the broker does not
-	// redeliver in a storm.
+	// that the connection was lost while the handler ran, or that no payload could be kept for the journal. The
+	// delivery was not handled, unless the connection was lost at COMMIT: then its redelivery finds out. The nack was
+	// delayed, so that the broker does not redeliver in a storm.
 	ErrUnavailable = database.ErrUnavailable
 
 	// ErrNotMigrated says that tables or columns are missing.

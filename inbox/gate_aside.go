@@ -32,8 +32,7 @@ func (cl *claim) turnAway(produced []*message.Message) error {
 		if !cl.inDoubt && cl.contended(err) {
 			return cl.giveUp()
 		}
-		cl.unserved = unservable(err)
-		return cl.Rollback(err)
+		return cl.Rollback(cl.unrecorded(err))
 	}
 	cl.wentAside()
 	return nil

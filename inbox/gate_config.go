@@ -31,7 +31,7 @@ type First int
 const (
 	FirstIsOne  First = iota // at version 1
 	FirstIsZero              // at version 0
-	FirstSeen                // at whatever version arrives first
+	FirstSeen                // at whatever version arrives first; not at one that was held in an older epoch, or before Admin.Forget
 )
 
 // OnVersion says what happens to a message whose version can never follow the one of its aggregate.

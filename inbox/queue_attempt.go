@@ -89,7 +89,7 @@ func (a *attempt) failed(delivery context.Context, cause error, ran *failedRun) 
 	a.cancelled = delivery.Err() != nil && errors.Is(cause, context.Canceled)
 }
 
-// interrupted notes why the handler did not run.
+// interrupted notes why the handler did not run, or why its run is no attempt.
 func (a *attempt) interrupted(cause error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -183,6 +183,10 @@ func (q *Queue) fateOf(attempts int, counts bool, cause error, last lastError) f
 	if cause != nil {
 		cause = q.store.counted(q.classify(cause))
 		last = lastErrorOf(cause)
+	}
+	if !counts && isUnkept(cause) {
+		delay := backoff(config.MinBackoff, config.MaxBackoff, int(q.store.unkept.Add(1)))
+		return fate{stored.FailedRetryable, attempts, delay, why{ReasonPayload, "the payload cannot be kept now"}, last}
 	}
 	if !counts {
 		return fate{stored.FailedRetryable, attempts, config.MinBackoff, why{ReasonNotTried, "was not tried"}, last}

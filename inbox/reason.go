@@ -27,7 +27,7 @@ const (
 	ReasonNacked      = "nacked"               // without a known cause
 	ReasonNotTried    = "not tried"            // put back without an attempt
 	ReasonRetryAfter  = "retry after"          // at a time of the handler's choice
-	ReasonPayload     = "payload"              // it cannot be opened
+	ReasonPayload     = "payload"              // it cannot be opened, or kept
 
 	// Why a message is parked or failed terminally: [KindParked]. [ReasonTerminal], [ReasonUnknownType]
 	// and [ReasonPayload] are such reasons too.
@@ -111,6 +111,7 @@ func reasonOf(err error) string {
 		{ErrUnknownType, ReasonUnknownType},
 		{errUnpublished, ReasonUnpublished},
 		{errDisconnected, ReasonConnection},
+		{errNotKept, ReasonPayload},
 		{context.DeadlineExceeded, ReasonTimeout},
 		{context.Canceled, ReasonClosing},
 		{ErrCollision, ReasonCollision},

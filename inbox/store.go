@@ -41,6 +41,7 @@ type Store struct {
 	reached    *recent.Set  // … and the first one seen: versions from there on are not before the aggregate's first
 	fetched    atomic.Int64 // payloads that the blob store returned
 	unsealed   atomic.Int64 // payloads that the codec opened
+	unkept     atomic.Int32 // deliveries in a row that failed because a payload could not be kept
 	outage     outage.Breaker
 
 	slotsOnce sync.Once

@@ -53,6 +53,7 @@ func (s *Store) putBlob(ctx context.Context, p storedPayload) (storedPayload, er
 	if err := s.config.Blobs.Put(ctx, hex.EncodeToString(name), body); err != nil {
 		return p, fmt.Errorf("%w: put %d bytes into the blob store: %w", errNotKept, len(body), err)
 	}
+	s.unkept.Store(0)
 	return p, nil
 }
 

@@ -54,6 +54,9 @@ func (s *Store) sealPayload(ctx context.Context, consumer, topic string, msg *me
 			return p, fmt.Errorf("%w: seal it: %w", errNotKept, err)
 		}
 		p.inRow, p.form = append([]byte{}, sealed...), stored.Sealed
+		if s.config.Blobs == nil {
+			s.unkept.Store(0)
+		}
 	}
 	if s.config.BlobsAbove == 0 || len(p.inRow) <= s.config.BlobsAbove {
 		return p, nil

@@ -2,7 +2,9 @@ package durable_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -80,6 +82,7 @@ var journalBodies = []testdb.Body{
 			b.db.Do(t, `DELETE FROM millrace_journal`)
 		}
 	})},
+	{Name: "a blob store that takes nothing", Why: "a handled message is not to blame: no attempt counts, and nothing is poison", Run: testdb.With(newBed, unkept)},
 	{Name: "a journal of another consumer", Why: "off is the default, and nothing is kept", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.inboxed(quick(b.store), effect)
 		msg := newMessage()
@@ -169,4 +172,62 @@ var journalBodies = []testdb.Body{
 		assert.Empty(t, kept[0].Message.Payload)
 		assert.True(t, s.deliver(of("ada", "more")), "which is no reason not to handle what comes")
 	})},
+}
+
+// unkept has a service journal messages while its blob store takes no blob.
+func unkept(t *testing.T, b *bed) {
+	var full atomic.Bool
+	files := newBlobs(t)
+	files.after = func(string) error {
+		if full.Load() {
+			return errFull
+		}
+		return nil
+	}
+	store, _ := b.filing(files, time.Hour)
+	options := inbox.Options{Journal: true, RecordFailures: true}
+	durable := storeFirst(store)
+	durable.MaxAttempts = 2
+	parked, stored := countOnPark(&durable), large()
+	require.NoError(t, b.queue(store).Put(t.Context(), "orders", stored))
+	full.Store(true)
+	var poison, runs atomic.Int32
+	outside := func(h message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			produced, err := h(msg)
+			if err != nil && !errors.Is(err, inbox.ErrUnavailable) {
+				poison.Add(1)
+			}
+			return produced, err
+		}
+	}
+	b.start(durable, silent(func(msg *message.Message) error { runs.Add(1); return effect(msg) }), outside, inboxOf(durable, options))
+	rig.Eventually(t, "it is tried more often than it may fail", func() bool { return runs.Load() > 4 })
+	assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE attempts > 0 OR status = ?`, admin.Parked))
+	assert.Zero(t, b.effects(stored))
+
+	direct := millrace.Inbox{Store: store, Consumer: "direct", Options: options}
+	msg := large()
+	rig.MustFail(t, direct.Middleware(silent(effect)), msg.Copy(), inbox.ErrUnavailable, errFull.Error())
+	batch := millrace.Batch{Inbox: millrace.Inbox{Store: store, Consumer: "batch", Options: options}, Max: 2, Linger: rig.Patience}
+	together := silent(batch.ConsumerHandler(func(ctx context.Context, msgs []*message.Message) error {
+		return rig.Exec(ctx, `UPDATE effects SET uuid = uuid`)
+	}))
+	var answers []<-chan error
+	for range 2 {
+		answers = append(answers, rig.Handle(together, large()))
+	}
+	for _, answer := range answers {
+		require.ErrorIs(t, rig.Within(t, answer, "a batch is answered"), inbox.ErrUnavailable)
+	}
+	full.Store(false)
+	must := func(h message.HandlerFunc) {
+		_, err := h(msg.Copy())
+		require.NoError(t, err)
+	}
+	must(direct.Middleware(silent(effect)))
+	rig.Eventually(t, "all is handled", func() bool { return b.rows() == 0 && b.effects(stored) == 1 && b.effects(msg) == 1 })
+	assert.Zero(t, poison.Load())
+	assert.Zero(t, parked.Load())
+	assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM millrace_journal`))
 }

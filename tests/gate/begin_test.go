@@ -1,6 +1,7 @@
 package gate_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -173,6 +174,51 @@ var asideBodies = []testdb.Body{
 			require.True(t, p.deliver(change("a", 7)))
 			require.Equal(t, 1, p.handsOut())
 			assert.Equal(t, []int64{4, 6, 7, 8}, b.applied("a"))
+			b.nothingLeft()
+		})},
+	{Name: "a source that begins while what was held comes anew", Why: "whoever is first, nothing is left behind",
+		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
+			const aggregates = 12
+			before, now := b.inEpoch(0, millrace.VersionGate{}), b.inEpoch(1, millrace.VersionGate{})
+			source := b.inEpoch(1, millrace.VersionGate{})
+			name := func(i int) string { return fmt.Sprint("a", i) }
+			for i := range aggregates {
+				for _, v := range []int64{4, 6, 8} {
+					require.True(t, before.deliver(change(name(i), v)))
+				}
+			}
+			b.db.Do(t, `DELETE FROM applied`)
+			ended := rig.Go(func() error {
+				for i := range aggregates {
+					for _, v := range []int64{3, 4, 5, 7} {
+						for msg := change(name(i), v); !source.deliver(msg); {
+							if err := t.Context().Err(); err != nil {
+								return err
+							}
+						}
+					}
+				}
+				return nil
+			})
+			rig.Eventually(t, "all are applied", func() bool {
+				for _, l := range rig.Take(t, now.queue, 5) {
+					if _, err := now.queue.HandOut(t.Context(), l); err != nil {
+						continue
+					}
+					msg, err := l.Message(t.Context())
+					require.NoError(t, err)
+					if _, err = now.handler(msg); err == nil {
+						_ = l.Finish(t.Context())
+					} else {
+						_ = l.Fail(t.Context())
+					}
+				}
+				return b.count(`SELECT COUNT(*) FROM applied`) == 6*aggregates
+			})
+			require.NoError(t, rig.Within(t, ended, "the source ends"))
+			for i := range aggregates {
+				assert.Equal(t, []int64{3, 4, 5, 6, 7, 8}, b.applied(name(i)))
+			}
 			b.nothingLeft()
 		})},
 }
