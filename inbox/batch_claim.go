@@ -97,6 +97,9 @@ func (b *batches) claimOnce(part []*member) (r *batchRun, rest []*member, err er
 			_ = tx.Rollback() // if this fails, the server rolls back when the connection ends
 		}
 		span.end()
+		if err != nil && span.late() {
+			err = s.unlessSilent(batch.ctx, err)
+		}
 		leave()
 	}()
 	if tx, err = s.db.Begin(span.tx); err != nil {

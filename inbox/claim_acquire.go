@@ -148,6 +148,8 @@ func (cl *claim) enterOutage() (outage.Pass, error) {
 func (cl *claim) endMove(pass outage.Pass, err error, contended int) (again bool) {
 	s, d := cl.consumer.store, cl.delivery
 	switch kind := saysOf(err); {
+	case errors.Is(err, owned.ErrUnasked):
+		pass.Cancel()
 	case errors.Is(err, ErrInProgress), errors.Is(err, errFormer):
 		s.answers(pass)
 	case kind == dialect.Contention && contended < database.MaxTries:
@@ -191,12 +193,12 @@ func (cl *claim) moveInSlot(what move) (next move, err error) {
 	cl.joins = 0
 	reg, err := cl.consumer.register(d.ctx)
 	if err != nil {
-		return 0, err
+		return 0, cl.unlessSilent(err)
 	}
 	cl.id32, cl.known = reg.ID, reg.Generation
 	if former := cl.consumer.former; former != nil {
 		if reg, err = former.register(d.ctx); err != nil {
-			return 0, fmt.Errorf("the epoch before: %w", err)
+			return 0, cl.unlessSilent(fmt.Errorf("the epoch before: %w", err))
 		}
 		cl.former32 = reg.ID
 	}
@@ -215,14 +217,13 @@ func (cl *claim) moveInSlot(what move) (next move, err error) {
 	} else {
 		next, err = cl.claimInTx(what)
 	}
-	if err != nil || next != done || cl.joins == 0 {
-		return next, err
+	if err == nil && next == done && cl.joins != 0 {
+		var joined bool
+		if joined, err = cl.join(); !joined {
+			next = look
+		}
 	}
-	joined, err := cl.join()
-	if !joined {
-		next = look
-	}
-	return next, err
+	return next, cl.unlessSilent(err) // in the slot, so that a connection is free
 }
 
 // claimInTx begins a transaction whose first statement claims the key. If the claim is fresh, the

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/owned"
 )
 
 // askFor bounds the questions about where messages are stored. They are asked for each pool until both are answered,
@@ -42,7 +43,7 @@ func (p *Publisher) notElsewhere(tx *ambient.Tx) {
 	}
 	tx.AfterCommit(&p.asked, func() {
 		due, now := again.Load(), time.Now()
-		if now.UnixNano() < due || usedUp(tx.Pool()) || usedUp(p.db.DB.DB) || !again.CompareAndSwap(due, now.Add(askEvery).UnixNano()) {
+		if now.UnixNano() < due || owned.UsedUp(tx.Pool()) || owned.UsedUp(p.db.DB.DB) || !again.CompareAndSwap(due, now.Add(askEvery).UnixNano()) {
 			return
 		}
 		p.afterCommit(func() {
@@ -61,12 +62,6 @@ func (p *Publisher) asksAgain(pool *sql.DB) *atomic.Int64 {
 		again, _ = p.asked.LoadOrStore(key, new(atomic.Int64))
 	}
 	return again.(*atomic.Int64) //nolint:forcetypeassert // it holds no others
-}
-
-// usedUp reports whether a question would wait for a connection, for one that the caller itself holds maybe.
-func usedUp(pool *sql.DB) bool {
-	s := pool.Stats()
-	return s.MaxOpenConnections > 0 && s.InUse >= s.MaxOpenConnections
 }
 
 // warnElsewhere logs that pool is certainly on another database than the publisher's. It reports whether it is known.

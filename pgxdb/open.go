@@ -4,11 +4,14 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/owned"
 )
 
 // name is that of the driver.
@@ -27,10 +30,25 @@ func Open(config *pgx.ConnConfig, options ...stdlib.OptionOpenDB) *sqlx.DB {
 // OpenPool returns a pool that takes its connections from pool, and as many at once as pool has. The service goes on
 // using pool, and closes it after the one that OpenPool returned.
 func OpenPool(pool *pgxpool.Pool, options ...stdlib.OptionOpenDB) *sqlx.DB {
-	db := sql.OpenDB(Connector(stdlib.GetPoolConnector(pool, options...)))
+	db := sql.OpenDB(pooled{Connector(stdlib.GetPoolConnector(pool, options...)), pool})
 	db.SetMaxIdleConns(0) // pool keeps them
 	db.SetMaxOpenConns(int(pool.Config().MaxConns))
 	return sqlx.NewDb(db, name)
+}
+
+// pooled is the connector of a pool that the service uses beside.
+type pooled struct {
+	driver.Connector
+	pool *pgxpool.Pool
+}
+
+// Connect takes a connection of the pool. Its error says so if none was free: then the server was not asked.
+func (p pooled) Connect(ctx context.Context) (driver.Conn, error) {
+	c, err := p.Connector.Connect(ctx)
+	if stat := p.pool.Stat(); err != nil && ctx.Err() != nil && stat.AcquiredConns() >= stat.MaxConns() {
+		return nil, fmt.Errorf("%w: no connection of the pgxpool is free: %w", owned.ErrUnasked, err)
+	}
+	return c, err
 }
 
 // Connector returns a connector that saves round trips on the connections of inner, which comes from

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -220,36 +222,80 @@ func (d *dials) Connect(context.Context) (driver.Conn, error) {
 // Driver returns what opens the connections.
 func (d *dials) Driver() driver.Driver { return d.driver }
 
-// A server that is frozen keeps its connections and answers nothing. Deliveries find that out by BEGIN, count an outage, and are
-// held back like in any other one.
+// A server that is frozen keeps its connections and answers nothing. Deliveries find that out wherever they meet it, count an
+// outage, and are held back like in any other one.
 func TestOutageOfAServerThatAnswersNothing(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"postgres", "mysql"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := testdb.On(t, name)
-			wire := servers.Proxy(t, regexp.MustCompile(`[\w.]+:\d+\b`).FindString(db.DSN[strings.LastIndex(db.DSN, "@"):]))
-			b := newBed(t, db)
-			var found atomic.Int64
-			store := b.newStore(db.Open(t, testdb.Via(wire.Addr()), testdb.Pool(1)).DB, inbox.Config{Observers: []inbox.Observer{
-				inbox.On(func(context.Context, inbox.Event) { found.Add(1) }, inbox.KindOutage),
-			}})
-			h := b.inbox(effect, on(store), func(i *millrace.Inbox) { i.Timeout = 6 * time.Second })
-			must(t, h, newMessage("before"))
-
+	usual := func(t *testing.T, db *testdb.DB) *faults.Faults { return faults.Open(t, db) }
+	atOnce := func(_ *faults.Faults, wire *servers.Wire) { wire.Freeze() }
+	for _, c := range []struct {
+		name   string
+		only   string // a dialect
+		open   func(t *testing.T, db *testdb.DB) *faults.Faults
+		freeze func(pool *faults.Faults, wire *servers.Wire)
+		looks  bool
+		says   string
+	}{
+		{name: "BEGIN", open: usual, freeze: atOnce, says: "has not answered"}, // a driver that sends it later meets it at the claim
+		{name: "claim", open: usual, says: "nor the claim before it", freeze: func(pool *faults.Faults, wire *servers.Wire) {
+			pool.Set(faults.Plan{Before: faults.At("INTO millrace_claims", func() error { wire.Freeze(); return nil })})
+		}},
+		{name: "look", open: usual, freeze: atOnce, looks: true, says: "before that: look up the claim"},
+		{name: "dial", open: usual, says: "before that: context deadline exceeded: Timeout", freeze: func(pool *faults.Faults, wire *servers.Wire) {
+			pool.SetMaxIdleConns(0)
 			wire.Freeze()
-			msg := newMessage("during")
-			rig.MustFail(t, h, msg, inbox.ErrUnavailable, "has not answered BEGIN")
-			assert.Equal(t, int64(1), found.Load())
+		}},
+		{name: "idle", only: "postgres", open: pinging, freeze: atOnce, says: "before that: context deadline exceeded: Timeout"},
+	} {
+		for _, name := range []string{"postgres", "mysql"} {
+			if c.only != "" && c.only != name {
+				continue
+			}
+			t.Run(c.name+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				db := testdb.On(t, name)
+				wire := servers.Proxy(t, regexp.MustCompile(`[\w.]+:\d+\b`).FindString(db.DSN[strings.LastIndex(db.DSN, "@"):]))
+				b := newBed(t, db)
+				pool := c.open(t, db.Open(t, testdb.Via(wire.Addr())))
+				var found atomic.Int64
+				store := b.newStore(pool.DB, inbox.Config{Observers: []inbox.Observer{
+					inbox.On(func(context.Context, inbox.Event) { found.Add(1) }, inbox.KindOutage),
+				}})
+				h := b.inbox(effect, on(store), func(i *millrace.Inbox) {
+					i.Timeout, i.TwinWait = 6*time.Second, 100*time.Millisecond
+					i.Redelivered = func(*message.Message) bool { return c.looks }
+				})
+				must(t, h, newMessage("before"))
 
-			wire.Thaw()
-			rig.Eventually(b, "the database serves again", func() bool {
-				_, err := h(again(msg))
-				return err == nil
+				c.freeze(pool, wire)
+				msg := newMessage("during")
+				rig.MustFail(t, h, msg, inbox.ErrUnavailable, c.says)
+				assert.Equal(t, int64(1), found.Load())
+
+				pool.Set(faults.Plan{})
+				wire.Thaw()
+				rig.Eventually(b, "the database serves again", func() bool {
+					_, err := h(again(msg))
+					return err == nil
+				})
+				assert.Equal(t, 1, b.effectsOf(msg.UUID))
 			})
-			assert.Equal(t, 1, b.effectsOf(msg.UUID))
-		})
+		}
 	}
+}
+
+// pinging returns a pool of pgx's driver that asks each connection for an answer before it is used again, as it asks one that
+// was idle for a second.
+func pinging(t *testing.T, db *testdb.DB) *faults.Faults {
+	t.Helper()
+	config, err := pgx.ParseConfig(db.DSN)
+	require.NoError(t, err)
+	pool := &faults.Faults{DB: sqlx.NewDb(stdlib.OpenDB(*config, stdlib.OptionShouldPing(func(context.Context, stdlib.ShouldPingParams) bool {
+		return true
+	})), "pgx")}
+	pool.SetMaxOpenConns(10)
+	t.Cleanup(func() { _ = pool.Close() })
+	return pool
 }
 
 // A server that answers nothing when a transaction ends keeps the message no longer than Timeout, and a moment.

@@ -20,13 +20,6 @@ import (
 // ErrLost says that the database rolled the transaction back while it was in use.
 var ErrLost = errors.New("the database had rolled the transaction back")
 
-// ErrUnanswered says that the server left a connection of the pool without an answer to BEGIN until the context ended,
-// for [silence] at least. A server that is frozen, or a network that loses all packets, shows nothing else.
-var ErrUnanswered = errors.New("the database has not answered BEGIN")
-
-// silence is how long a server that works never takes for BEGIN, nor for the end of a transaction.
-const silence = 5 * time.Second
-
 // Tx is a transaction. Only the owner calls its Commit and Rollback; on a guarded connection the
 // Commit of the embedded transaction fails.
 type Tx struct {
@@ -87,7 +80,7 @@ func (t *Tx) begin(ctx context.Context, options *sql.TxOptions) (err error) {
 	began := time.Now()
 	if t.Tx, err = t.conn.BeginTxx(ctx, options); err != nil {
 		if waited := time.Since(began); ctx.Err() != nil && waited >= silence {
-			return fmt.Errorf("%w for %v (%v)", ErrUnanswered, waited.Round(time.Second), err) //nolint:errorlint // the kind of err says less
+			return fmt.Errorf("%w BEGIN for %v (%v)", ErrUnanswered, waited.Round(time.Second), err) //nolint:errorlint // the kind of err says less
 		}
 		return err
 	}

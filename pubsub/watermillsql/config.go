@@ -82,7 +82,10 @@ type SubscriberConfig struct {
 	PollInterval time.Duration
 
 	// ResendInterval is the pause before a nacked message is redelivered. Defaults to 1 second, as
-	// in watermill-sql. Nothing else slows a failing handler down: the pause does not grow.
+	// in watermill-sql. Nothing else slows a failing handler down: the pause does not grow. Nothing
+	// ends it early either, and the subscriber's transaction is open meanwhile: Close waits for it,
+	// and it must be shorter than what AckDeadline leaves after InboxTimeout, 10 seconds by default.
+	// For longer pauses store what fails: see pubsub.Durable.
 	ResendInterval time.Duration
 
 	// RetryInterval is the pause after a query failed. Defaults to 1 second, as in watermill-sql.
@@ -132,6 +135,9 @@ func (c SubscriberConfig) Validate() error {
 	if c.AckDeadline <= c.InboxTimeout {
 		p.add("AckDeadline %v is not above InboxTimeout %v: a message would be redelivered while its handler runs",
 			c.AckDeadline, c.InboxTimeout)
+	} else if left := c.AckDeadline - c.InboxTimeout; c.ResendInterval >= left {
+		p.add("ResendInterval %v is not below %v, which AckDeadline leaves after InboxTimeout: the transaction of the subscriber "+
+			"is open meanwhile, Close waits, and the message would come again with a context that has ended", c.ResendInterval, left)
 	}
 	if c.BatchSize < 0 {
 		p.add("BatchSize %d is negative", c.BatchSize)

@@ -46,6 +46,10 @@ func TestSubscriberConfig(t *testing.T) {
 		"InboxTimeout -1s is not positive": {ConsumerGroup: "a", InboxTimeout: -time.Second},
 		"AckDeadline 25s is not above InboxTimeout 25s": {ConsumerGroup: "a", AckDeadline: 25 * time.Second},
 		"AckDeadline -1ns is not above":                 {ConsumerGroup: "a", AckDeadline: -1},
+		"ResendInterval 10s is not below 10s, which AckDeadline leaves after InboxTimeout": {
+			ConsumerGroup: "a", ResendInterval: 10 * time.Second,
+		},
+		"ResendInterval 1s is not below 900ms": {ConsumerGroup: "a", AckDeadline: 25*time.Second + 900*time.Millisecond},
 	} {
 		err := config.Validate()
 		if problem == "" {
@@ -54,6 +58,7 @@ func TestSubscriberConfig(t *testing.T) {
 		}
 		assert.ErrorContains(t, err, problem)
 	}
+	assert.NoError(t, watermillsql.SubscriberConfig{ConsumerGroup: "a", ResendInterval: 10*time.Second - 1}.Validate())
 	assert.NoError(t, watermillsql.SubscriberConfig{ConsumerGroup: "a", InboxTimeout: time.Hour}.Validate(),
 		"the deadline grows with the timeout")
 	assert.NoError(t, watermillsql.Config{}.Validate())

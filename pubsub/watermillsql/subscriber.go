@@ -109,7 +109,8 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 }
 
 // Close ends all subscriptions and, unlike watermill-sql's, waits until their channels are closed.
-// Messages that were not acked are redelivered. The pool stays open.
+// Messages that were not acked are redelivered. It also waits for the end of a pause after a nack:
+// ResendInterval at most. The pool stays open.
 func (s *Subscriber) Close() error {
 	s.mu.Lock()
 	s.closed = true
