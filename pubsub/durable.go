@@ -87,7 +87,8 @@ type Durable struct {
 	Classify func(error) error
 
 	// NotBefore says when the handler may have a message at the earliest, by the clock of the
-	// process: Durable stores a message whose time has not come. Defaults to no such time.
+	// process: Durable stores a message whose time has not come. With an OrderKey, later messages of
+	// its key wait for it. Defaults to no such time.
 	NotBefore func(*message.Message) time.Time
 
 	// Redelivered reports whether a message was delivered before: Durable stores such a message

@@ -62,12 +62,18 @@ func (a *Admin) RetryAll(ctx context.Context, f Filter, by Operator, to message.
 // [Admin.RetryAll]. For FAILED_RETRYABLE messages f needs a Consumer and an Epoch.
 func (a *Admin) DiscardAll(ctx context.Context, f Filter, by Operator, pace Pace) (discarded int, err error) {
 	bulk, allowed, refuses := pace.bulk(by, discardAction, f.String()), Status.Stuck, (*stored.Message).Discardable
-	if f.Status == FailedRetryable && f.Consumer != "" && f.Epoch != nil {
-		if outdated, err := a.rows.Outdated(ctx, stored.Name{Name: f.Consumer, Epoch: *f.Epoch}); err != nil {
-			return 0, fmt.Errorf("inbox: discard messages: %w", database.Explain(err))
-		} else if outdated {
-			allowed, refuses = Status.Retryable, (*stored.Message).Remediable
+	if f.Status == FailedRetryable {
+		var outdated bool
+		if f.Consumer != "" && f.Epoch != nil {
+			outdated, err = a.rows.Outdated(ctx, stored.Name{Name: f.Consumer, Epoch: *f.Epoch})
 		}
+		if err == nil && !outdated {
+			err = fmt.Errorf("%s messages are tried again, and can be discarded only of a Consumer's Epoch that is not its newest: %w", f.Status, inbox.ErrWrongState)
+		}
+		if err != nil {
+			return 0, fmt.Errorf("inbox: discard messages: %w", database.Explain(err))
+		}
+		allowed, refuses = Status.Retryable, (*stored.Message).Remediable
 	}
 	discarded, err = a.forAll(ctx, f, by, pace, allowed, func(rows []stored.Message) (int, error) {
 		gone := map[int64]bool{}

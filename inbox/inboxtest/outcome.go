@@ -159,7 +159,7 @@ func (pl *play) leftBehind(ctx context.Context, m admin.Message) (left bool, err
 }
 
 // open lists the messages that wait for an operator or a predecessor, and returns which of them were refused as a
-// replay. A message that waits in two epochs counts once.
+// replay. A message that waits in two epochs counts once, and what failed in an epoch before does not count.
 func (pl *play) open(ctx context.Context) (all []string, refused map[string]bool, err error) {
 	if pl.store == nil {
 		return nil, nil, nil
@@ -173,6 +173,11 @@ func (pl *play) open(ctx context.Context) (all []string, refused map[string]bool
 			return nil, nil, fmt.Errorf("list the open messages: %w", err)
 		}
 		for _, m := range page {
+			if left, err := pl.leftBehind(ctx, m); err != nil {
+				return nil, nil, err
+			} else if left {
+				continue
+			}
 			text := fmt.Sprintf("%s of %s is %v (%s)", m.UUID, m.Consumer, m.Status, m.Reason)
 			row, err := rows.Message(ctx, rows.Reader(ctx), m.ID)
 			if err != nil {

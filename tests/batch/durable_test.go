@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -48,6 +49,21 @@ var durable = []testdb.Body{
 		q.stores(last)
 		b.once(slices.Concat(msgs, more, without(last, 2)))
 		b.idle(b.db.DB)
+	})},
+	{Name: "the attempts of stored messages", Why: "each has its own, and a batch has none", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		const n = 3
+		q, none := b.newQueue(n), func(ctx context.Context) bool { return inbox.Attempt(ctx) == 0 && inbox.ReceivedAt(ctx).IsZero() }
+		asks := handler(func(ctx context.Context, msgs []*message.Message) error {
+			assert.True(t, none(ctx), "of the batch")
+			for _, msg := range msgs {
+				assert.Equal(t, 1, inbox.Attempt(msg.Context()))
+				assert.False(t, inbox.ReceivedAt(msg.Context()).IsZero())
+			}
+			return apply(ctx, msgs)
+		})
+		q.handler.Store(&asks)
+		q.stores(newMessages(n))
+		assert.Equal(t, []int{n}, q.seen())
 	})},
 	{Name: "behind a router's subscriber decorator", Why: "what is stored and what is not meet in one batch", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		seen, feed, router, msgs := &sizes{}, rig.NewFeed(), rig.NewRouter(b), newMessages(2)

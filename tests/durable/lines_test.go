@@ -87,6 +87,29 @@ var lineBodies = []testdb.Body{
 		_, uuids = b.had(b.inLine(b.process(), inbox.Continue))
 		assert.Equal(t, []string{"a/1"}, uuids)
 	})},
+	{Name: "a line behind a message whose time has not come", Why: "it waits, whatever is due in it, and the others do not", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		q := rig.Queue(t, b.store, inbox.QueueConfig{
+			Consumer: consumer,
+			OrderKey: func(msg *message.Message) (string, error) { return msg.Metadata.Get("key"), nil },
+			NotBefore: func(msg *message.Message) time.Time {
+				return time.Now().Add(time.Duration(len(msg.Metadata["hours"])) * time.Hour)
+			},
+		})
+		later := stands("a", 0)
+		later.Metadata.Set("hours", "twenty-four")
+		require.NoError(t, q.Put(t.Context(), "orders", later, stands("a", 1), stands("b", 0)))
+		var uuids []string
+		rig.Eventually(b, "the other line is had", func() bool {
+			_, uuids = b.had(q)
+			return len(uuids) > 0
+		})
+		assert.Equal(t, []string{"b/0"}, uuids)
+		_, uuids = b.had(q)
+		assert.Empty(t, uuids)
+		b.db.Do(t, `UPDATE millrace_messages SET due_at = 1 WHERE uuid = ?`, []byte(later.UUID))
+		_, uuids = b.had(q)
+		assert.Equal(t, []string{"a/0"}, uuids)
+	})},
 	{Name: "a line behind what failed", Why: "with Continue it goes on, whether that was parked or failed terminally", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		q := b.inLine(b.store, inbox.Continue)
 		place := 0

@@ -94,6 +94,7 @@ var looks = []struct {
 	{"no-selection", []string{"discard"}},
 	{"nothing-matches", []string{"retry", "--all-matching", "--topic", "nothing", "--reason", "x", "--yes"}},
 	{"not-discardable", []string{"discard", "3", "--reason", "x", "--yes"}},
+	{"not-over", []string{"discard", "--all-matching", "--consumer", "billing", "--epoch", "0", "--status", "failed_retryable", "--reason", "x", "--yes"}},
 	{"wrong-time", []string{"list", "--since", "yesterday"}},
 	{"wrong-command", []string{"stauts"}},
 	{"wrong-flag", []string{"status", "--wach"}},

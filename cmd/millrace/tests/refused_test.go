@@ -24,6 +24,7 @@ var refused = []struct {
 	{"--consumer is empty", []string{"discard", "--all-matching", "--consumer", ""}},
 	{"--status is empty", []string{"discard", "--all-matching", "--status", ""}},
 	{"--status held: millrace discard takes failed_terminal, parked", []string{"discard", "--all-matching", "--status", "held"}},
+	{"--status failed_retryable: millrace discard takes failed_terminal, parked", []string{"discard", "--all-matching", "--status", "failed_retryable"}},
 	{"--status received: millrace retry takes failed_retryable, failed_terminal, parked", []string{"retry", "--all-matching", "--status", "received"}},
 	{"--topic is empty", []string{"discard", "--all-matching", "--topic="}},
 	{"--since is empty", []string{"retry", "--all-matching", "--since", ""}},
