@@ -122,7 +122,7 @@ func (s Step) Run(ctx context.Context) ([]byte, error) {
 	if err := s.validate(); err != nil {
 		return nil, fmt.Errorf("inbox: step %.300q: %w", s.Name, err)
 	}
-	of.store, of.namespace = s.Store, s.Store.config.Namespace
+	of.store, of.namespace, of.former = s.Store, s.Store.config.Namespace, false
 	r := &stepRun{step: &s, store: s.Store, of: of, id: of.uuid([]string{s.Name})}
 	err = r.formerly(ctx)
 	var result []byte

@@ -17,12 +17,16 @@ import (
 // The id depends on the Store's Namespace, the consumer's name and the message's key. It does not
 // depend on the epoch, so a rebuild repeats no effect; a consumer that is renamed gets other ids.
 // A consumer of middleware.Inbox and one of middleware.Deduplicate with one name have the same ids.
+// Within the Do and Verify of a step that was begun under a FormerKey, the id depends on that key.
 // ID works in the handlers of middleware.Inbox, in Inbox.Before, and in the handlers of
 // middleware.Deduplicate. Elsewhere, and once the handler has returned, it returns [ErrNoMessage].
 func ID(ctx context.Context, parts ...string) (string, error) {
 	s, err := subjectOf(ctx)
 	if err != nil {
 		return "", err
+	}
+	if s.former {
+		s.id = s.formerID
 	}
 	return stored.FormatID(s.uuid(parts)), nil
 }

@@ -54,7 +54,7 @@ func (r *stepRun) formerly(ctx context.Context) error {
 		return nil
 	}
 	former := *r.of
-	former.id = r.of.formerID
+	former.id, former.former = r.of.formerID, true
 	under := *r
 	under.of, under.id = &former, former.uuid([]string{r.step.Name})
 	row, err := under.read(ctx, r.store.db.Reader(ctx))

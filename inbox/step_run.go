@@ -38,6 +38,7 @@ var errStepLease = errors.New("the lease of the step is about to end")
 // call asks Verify about a step in doubt, and calls Do unless the step was done, or ctx has ended.
 func (r *stepRun) call(ctx context.Context, doubtful bool) (result []byte, verified bool, err error) {
 	id := stored.FormatID(r.id)
+	ctx = context.WithValue(ctx, subjectKey{}, stepOwner{ctx.Value(subjectKey{}), r.of.former}) // ID agrees with id
 	if doubtful && r.step.Verify != nil {
 		done, result, err := r.step.Verify(withSteps(ctx, r.step.Name, "verify"), id)
 		if err != nil {

@@ -21,15 +21,26 @@ type subject struct {
 	formerID  []byte // the same under FormerKey; nil if it has none
 	msg       *message.Message
 	retention time.Duration
+	former    bool // ids go by formerID
 	inTx      bool // a transaction of the inbox is open
 	event     func(reason string) Event
 }
 
 type subjectKey struct{}
 
+// stepOwner owns the context of a step of owner's message.
+type stepOwner struct {
+	owner  any
+	former bool // the step was begun under the former key of the message
+}
+
 // subjectOf returns the message that ctx belongs to, the innermost if there are several.
 func subjectOf(ctx context.Context) (*subject, error) {
-	switch owner := ctx.Value(subjectKey{}).(type) {
+	return subjectBy(ctx.Value(subjectKey{}))
+}
+
+func subjectBy(owner any) (*subject, error) {
+	switch owner := owner.(type) {
 	case *claim:
 		if owner.ambient.Open() {
 			return owner.subject(true), nil
@@ -42,6 +53,12 @@ func subjectOf(ctx context.Context) (*subject, error) {
 		if !owner.over.Load() {
 			return owner.subject(), nil
 		}
+	case stepOwner:
+		s, err := subjectBy(owner.owner)
+		if err == nil {
+			s.former = owner.former
+		}
+		return s, err
 	}
 	return nil, ErrNoMessage
 }

@@ -1,9 +1,12 @@
 package tests_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/httpkey"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -43,6 +47,7 @@ var formerBodies = []testdb.Body{
 	{Name: "a former key and Before", Why: "it does not run for what was handled", Run: testdb.With(newBed, formerBefore)},
 	{Name: "a former key that is another one", Why: "it would find nothing", Run: testdb.With(newBed, formerWrong)},
 	{Name: "a former key and a step", Why: "what the last release has done is not done again", Run: testdb.With(newBed, formerStep)},
+	{Name: "a former key and the requests of a step", Why: "a repeated call bears the key of the first", Run: testdb.With(newBed, formerRequests)},
 	{Name: "a former key and what is forgotten", Why: "what is too old for the last release is too old", Run: testdb.With(newBed, formerTooOld)},
 	{Name: "a former key of a message that failed in the last release", Why: "its row there is closed by whoever handles it", Run: testdb.With(newBed, formerRecorded)},
 	{Name: "a former key that cannot be found", Why: "the message has none, unless it could not be asked for", Run: testdb.With(newBed, formerUnknown)},
@@ -212,6 +217,57 @@ func formerStep(t *testing.T, b *bed) {
 	assert.Len(t, p.ids, 1, "the step was done")
 	must(t, b.inbox(h, on(b.process()), before(do), byOrder), ordered("2"))
 	assert.Len(t, p.ids, 2)
+}
+
+func formerRequests(t *testing.T, b *bed) {
+	var answer int
+	keys := map[string][]string{}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		keys[r.URL.Path] = append(keys[r.URL.Path], r.Header.Get(httpkey.DefaultHeader))
+		w.WriteHeader(answer)
+	}))
+	defer server.Close()
+	client := &http.Client{Transport: &httpkey.Transport{Required: true}}
+	send := func(ctx context.Context, path string) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+path, http.NoBody)
+		require.NoError(t, err)
+		resp, err := client.Do(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		if resp.StatusCode != http.StatusOK {
+			return errBoom
+		}
+		return nil
+	}
+	step := func(name string, do func(ctx context.Context) error) inbox.Step {
+		return inbox.Step{Name: name, Idempotent: true, Do: func(ctx context.Context, id string) ([]byte, error) {
+			made, err := inbox.ID(ctx, name)
+			require.NoError(t, err)
+			assert.Equal(t, id, made)
+			return nil, do(ctx)
+		}}
+	}
+	later := false // the next release has one step more
+	call := before(func(msg *message.Message) error {
+		_, err := step("pay", func(ctx context.Context) error {
+			var err error
+			if later {
+				_, err = step("log", func(ctx context.Context) error { return send(ctx, "/log") }).Run(ctx)
+			}
+			return errors.Join(err, send(inbox.WithStep(ctx, "fee"), "/fee"), send(ctx, "/pay"))
+		}).Run(msg.Context())
+		return err
+	})
+	msg := ordered("1")
+	answer = http.StatusBadGateway // after the provider has charged
+	rig.MustFail(t, b.inbox(effect, call), again(msg), errBoom)
+	answer, later = http.StatusOK, true
+	must(t, b.inbox(effect, on(b.process()), call, byOrder), again(msg))
+	for _, path := range []string{"/pay", "/fee"} {
+		require.Len(t, keys[path], 2)
+		assert.Equal(t, keys[path][0], keys[path][1], path)
+	}
+	assert.Len(t, keys["/log"], 1)
 }
 
 func formerTooOld(t *testing.T, b *bed) {
