@@ -11,7 +11,8 @@ type Steps struct {
 	StorySteps     string
 	SelectDoubtful string
 
-	// SelectExpired omits the steps of open messages.
+	// SelectExpired omits the steps of open messages, of whatever consumer: a message may wait in the queue of its handler's name
+	// while its steps are those of middleware.Deduplicate's consumer.
 	SelectExpired string
 	DeleteSteps   string
 }
@@ -57,7 +58,7 @@ var commonSteps = Steps{
 			SELECT 1
 			FROM millrace_consumers c
 			JOIN millrace_messages m ON m.consumer = c.id AND m.message_id = s.message_id
-			WHERE c.namespace = s.namespace AND c.name = s.consumer)
+			WHERE c.namespace = s.namespace)
 		ORDER BY s.until
 		LIMIT ?`,
 	DeleteSteps: `

@@ -9,9 +9,11 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
+	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -60,6 +62,30 @@ var stepBodies = []testdb.Body{
 			assert.Equal(t, 1, calls, name)
 			mu.Unlock()
 		}
+	})},
+	{Name: "steps of a message that waits under the name of its handler", Why: "they are kept, though they have the name of the consumer", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		calls, failing := 0, true
+		step := inbox.Step{Name: "pay", Do: func(context.Context, string) ([]byte, error) {
+			calls++
+			return nil, nil
+		}}
+		s := b.start(quick(b.store), silent(func(msg *message.Message) error {
+			_, err := step.Run(msg.Context())
+			if err == nil && failing {
+				err = inbox.Terminal(errBoom)
+			}
+			return err
+		}), millrace.Deduplicate{Claims: b.store.Leases(), Consumer: "sender"}.Middleware)
+		assert.True(t, s.deliver(newMessage()))
+		rig.Eventually(b, "it waits", func() bool { return b.open(admin.FailedTerminal) == 1 })
+		b.db.Do(b, `UPDATE millrace_steps SET until = 1`)
+		rig.Purge(t, b.store)
+		failing = false
+		require.NoError(t, admin.New(b.store).Retry(t.Context(), b.only(b.store, admin.FailedTerminal).ID, ada, nil))
+		rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
+		assert.Equal(t, 1, calls)
+		rig.Purge(t, b.store)
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_steps`), "it was used again")
 	})},
 	{Name: "Before takes longer than the lease of a stored message", Why: "the lease is kept meanwhile", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := storeFirst(b.store)
