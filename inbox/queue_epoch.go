@@ -184,7 +184,9 @@ func (q *Queue) supersede(ctx context.Context, tx *sqlx.Tx, row stored.Message, 
 	if _, err := tx.ExecContext(ctx, d.CloseClaim, stored.ResultSuperseded, row.Consumer, row.MessageID); err != nil {
 		return false, err
 	}
-	_, err = tx.ExecContext(ctx, d.DeleteMessage, row.Consumer, row.MessageID, row.Status)
+	if _, err = tx.ExecContext(ctx, d.DeleteMessage, row.Consumer, row.MessageID, row.Status); err == nil {
+		err = q.moveSteps(ctx, tx, row, id)
+	}
 	return err == nil, err
 }
 
@@ -225,6 +227,9 @@ func (q *Queue) moveRow(ctx context.Context, tx *sqlx.Tx, row stored.Message, to
 	_, err := tx.ExecContext(ctx, d.AdoptMessage, to, id, row.Consumer, row.MessageID)
 	if err == nil {
 		_, err = tx.ExecContext(ctx, d.AdoptLate, to, id)
+	}
+	if err == nil {
+		err = q.moveSteps(ctx, tx, row, id)
 	}
 	return err
 }

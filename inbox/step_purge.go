@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 
@@ -8,6 +9,15 @@ import (
 
 	"github.com/millrace-go/millrace/internal/stored"
 )
+
+// moveSteps notes the new id of a message with its steps, so that the janitor keeps them as long as the message is open.
+func (q *Queue) moveSteps(ctx context.Context, tx *sqlx.Tx, row stored.Message, id []byte) error {
+	if bytes.Equal(id, row.MessageID) {
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, q.store.dialect.Steps.MoveSteps, id, row.MessageID, []byte(q.store.config.Namespace), []byte(q.name.Name))
+	return err
+}
 
 // purgeSteps deletes steps that were not used within the retention of their consumers.
 func (j *janitor) purgeSteps(ctx context.Context, now int64) error {

@@ -183,11 +183,22 @@ func (r *stepRun) insist(ctx context.Context, e stepEnd) (ours bool, err error) 
 	giveUp := time.Now().Add(afterwards)
 	for try := 0; ; try++ {
 		ours, err = r.end(ctx, e)
+		if err == nil && !ours && try > 0 { // an earlier try may have gone through, and only its answer was lost
+			ours, err = r.ended(ctx)
+		}
 		if err == nil || time.Now().After(giveUp) {
 			return ours, err
 		}
 		_ = database.Pause(context.WithoutCancel(ctx), try) // no error: this context never ends
 	}
+}
+
+// ended reports whether the step, which has ended, was ended by this attempt.
+func (r *stepRun) ended(ctx context.Context) (ours bool, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
+	defer cancel()
+	row, err := r.read(ctx, r.store.db)
+	return row.Token == r.token, err
 }
 
 // nullable returns an argument that is NULL for nil: not every driver makes a nil slice NULL.

@@ -69,17 +69,19 @@ func (r *stepRun) undecided(row stepRow) error {
 }
 
 // giveUp releases a step that failed, and returns the error for the handler. If Do was not called, or
-// Verify failed, the record still says why the step was in doubt before.
+// Verify failed, the record still says why the step was in doubt before. That a step is not done is recorded as
+// one that is done is: without the record it would be in doubt.
 func (r *stepRun) giveUp(ctx context.Context, cause error) error {
+	end := r.end
 	e := stepEnd{state: stored.StepBegun, problem: errorText(cause)}
 	var refused *notDoneError
 	switch unknown := errors.Is(cause, ErrInDoubt); { // an error of Verify says nothing about Do
 	case r.uncalled && r.doubtful, unknown && len(r.problem) > 0:
 		e.problem = r.problem
 	case r.uncalled, errors.As(cause, &refused) && !unknown:
-		e.state = stored.StepNotDone
+		e.state, end = stored.StepNotDone, r.insist
 	}
-	ours, err := r.end(ctx, e)
+	ours, err := end(ctx, e)
 	if err != nil {
 		r.unrecorded(err)
 	}
@@ -125,9 +127,6 @@ func (r *stepRun) lost(ctx context.Context, result []byte, e stepEnd) ([]byte, e
 		cause := fmt.Errorf("it is done, but %w", ErrLeaseLost)
 		r.doubled(ctx, cause)
 		return nil, cause
-	}
-	if row.Token == r.token { // an earlier try went through, and only its answer was lost
-		return r.resultOf(ctx, row)
 	}
 	kept, err := r.resultOf(ctx, row)
 	if err != nil {

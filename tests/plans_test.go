@@ -254,6 +254,7 @@ var hot = map[string][]any{
 	"Steps.TakeStep":        {1, 0, 1, []byte("7"), 1},
 	"Steps.EndStep":         {2, 0, nil, nil, 1, []byte("7"), 1},
 	"Steps.TouchStep":       {1, []byte("7")},
+	"Steps.MoveSteps":       {[]byte("8"), []byte("7"), []byte("n"), []byte("c")},
 	"Steps.StorySteps":      {[]byte("7"), []byte("7")},
 	"Steps.SelectDoubtful":  {[]byte("7"), 10},
 	"Steps.SelectExpired":   {2, 50, 10},

@@ -61,6 +61,7 @@ var stepBodies = []testdb.Body{
 	{Name: "a step in doubt with Verify", Why: "Verify decides", Run: testdb.With(newBed, stepVerified)},
 	{Name: "an idempotent step in doubt", Why: "it is repeated with the same id", Run: testdb.With(newBed, stepIdempotent)},
 	{Name: "a step that was refused", Why: "it is certainly not done, so it is done again", Run: testdb.With(newBed, stepRefused)},
+	{Name: "a refusal that is recorded at the second try", Why: "it is known all the same, so nobody has to decide", Run: testdb.With(newBed, stepRefusedAndLost)},
 	{Name: "a step that was not called", Why: "its process knows, so the next attempt calls it", Run: testdb.With(newBed, stepNotCalled)},
 	{Name: "a step of a process that died", Why: "it is in doubt when its lease ends, and not before", Run: testdb.With(newBed, stepOfTheDead)},
 	{Name: "a step that another process is at", Why: "it is waited for, bounded", Run: testdb.With(newBed, stepElsewhere)},

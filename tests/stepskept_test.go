@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-go/millrace/inbox/lease"
 	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 )
 
@@ -82,6 +83,44 @@ func (c *flippingCodec) Seal(_ context.Context, info payload.Info, payload []byt
 
 func (c *flippingCodec) Open(ctx context.Context, info payload.Info, sealed []byte) ([]byte, error) {
 	return c.Seal(ctx, info, sealed)
+}
+
+func stepRefusedAndLost(t *testing.T, b *bed) {
+	for _, answered := range []bool{false, true} { // whether the COMMIT of the record goes through
+		pool := faults.Open(t, b.db)
+		p := provider{fails: inbox.NotDone(errBoom)}
+		h, _ := stepping(inbox.Step{Name: "mail", Do: p.call}, fine)
+		leased := b.leased(h, onStore(b.newStore(pool.DB, inbox.Config{})))
+		ending, lost := false, 0
+		lose := func() error {
+			if !ending || lost > 0 {
+				return nil
+			}
+			lost++
+			return faults.ErrLost
+		}
+		plan := faults.Plan{Before: faults.At("UPDATE millrace_steps", func() error {
+			ending = true
+			if answered {
+				return nil
+			}
+			return lose()
+		})}
+		if answered {
+			plan.After = faults.At(faults.Commit, lose)
+		}
+		pool.Set(plan)
+		msg := newMessage("x")
+		err := rig.Failure(t, leased, again(msg), errBoom)
+		require.NotErrorIs(t, err, inbox.ErrLeaseLost)
+		pool.Set(faults.Plan{})
+		assert.Equal(t, 1, lost)
+		story := rig.Story(t, b.store, msg.UUID)
+		assert.Equal(t, admin.StepNotDone, story.Steps[0].State)
+		p.fails = nil
+		must(t, leased, again(msg))
+		assert.Len(t, p.ids, 2)
+	}
 }
 
 func stepDecidedIsKept(t *testing.T, b *bed) {

@@ -8,6 +8,8 @@ type Steps struct {
 	EndStep    string
 	TouchStep  string // keeps a completed step for longer
 
+	MoveSteps string // to another id of their message; their own ids stay
+
 	StorySteps     string
 	SelectDoubtful string
 
@@ -38,6 +40,10 @@ var commonSteps = Steps{
 		UPDATE millrace_steps
 		SET until = {now} + ?
 		WHERE id = ? AND state = 2`,
+	MoveSteps: `
+		UPDATE millrace_steps
+		SET message_id = ?
+		WHERE message_id = ? AND namespace = ? AND consumer = ?`,
 
 	StorySteps: `
 		SELECT ` + stepColumns + `, s.until - {now} AS remaining

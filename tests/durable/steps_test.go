@@ -87,6 +87,42 @@ var stepBodies = []testdb.Body{
 		rig.Purge(t, b.store)
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_steps`), "it was used again")
 	})},
+	{Name: "steps of a message that moved to another key", Why: "they are kept as long as it is open, and not done again", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		calls, failing := 0, true
+		step := inbox.Step{Name: "pay", Do: func(context.Context, string) ([]byte, error) {
+			calls++
+			return nil, nil
+		}}
+		start := func(change func(d *pubsub.Durable, o *inbox.Options)) *service {
+			durable, options := quick(b.process()), inbox.Options{Before: func(msg *message.Message) error {
+				_, err := step.Run(msg.Context())
+				if err == nil && failing {
+					err = inbox.Terminal(errBoom)
+				}
+				return err
+			}}
+			change(&durable, &options)
+			return b.inboxed(durable, effect, options)
+		}
+		msg := ofOrder()
+		last := start(func(*pubsub.Durable, *inbox.Options) {})
+		assert.True(t, last.deliver(msg))
+		rig.Eventually(b, "it waits", func() bool { return b.open(admin.FailedTerminal) == 1 })
+		require.NoError(t, last.router.Close())
+		start(func(d *pubsub.Durable, o *inbox.Options) {
+			d.Epoch, d.Key, o.FormerKey = 1, inbox.ByMetadata("order"), inbox.ByUUID()
+		})
+		rig.Eventually(b, "it moves", func() bool { return b.moved() == 1 })
+		b.db.Do(b, `UPDATE millrace_steps SET until = 1`)
+		rig.Purge(t, b.store)
+		assert.Len(t, rig.Story(t, b.store, msg.Metadata.Get("order")).Steps, 1)
+		failing = false
+		rig.Eventually(b, "a queue serves it", func() bool {
+			return admin.New(b.store).Retry(t.Context(), b.only(b.store, admin.FailedTerminal).ID, ada, nil) == nil
+		})
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		assert.Equal(t, 1, calls)
+	})},
 	{Name: "Before takes longer than the lease of a stored message", Why: "the lease is kept meanwhile", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := storeFirst(b.store)
 		durable.Lease = 3 * time.Second // a machine under load may renew it late
