@@ -155,7 +155,7 @@ func (l *leaseDelivery) identify() error {
 	if err := l.refuseOtherQueue(); err != nil {
 		return err
 	}
-	key, err := l.findKey()
+	key, id, err := l.findKey()
 	if err != nil {
 		return l.withoutKey(err)
 	}
@@ -163,7 +163,7 @@ func (l *leaseDelivery) identify() error {
 	l.id = lease.Key{
 		Consumer: c.config.Name,
 		Epoch:    c.config.Epoch,
-		ID:       string(keycode.Encode(key)),
+		ID:       string(id),
 		Source:   c.config.Key.source,
 	}
 	l.token = rand.Int64N(1<<62) + 1 //nolint:gosec // tells attempts apart, keeps no secret
@@ -183,13 +183,35 @@ func (l *leaseDelivery) refuseOtherQueue() error {
 	return fmt.Errorf("%w: give pubsub.Durable the Consumer of middleware.Deduplicate, or the handler's name", otherQueue(a.queue))
 }
 
-// findKey returns the key of the message. A stored one may not have its topic in its context.
-func (l *leaseDelivery) findKey() (string, error) {
-	key := l.consumer.config.Key
-	if stored := leasedOf(l.ctx); stored != nil {
-		return key.valueFrom(string(stored.row.Topic), l.msg)
+// findKey returns the key of the message, as it is read and as it is stored. A stored message may not have its topic in its
+// context.
+func (l *leaseDelivery) findKey() (key string, id []byte, err error) {
+	of, stored := l.consumer.config.Key, leasedOf(l.ctx)
+	switch {
+	case stored == nil:
+		key, err = of.find(l.msg)
+	case l.keepsID(stored):
+		return keycode.String(stored.row.MessageID), stored.row.MessageID, nil
+	default:
+		key, err = of.valueFrom(string(stored.row.Topic), l.msg)
 	}
-	return key.find(l.msg)
+	if err != nil {
+		return "", nil, err
+	}
+	return key, keycode.Encode(key), nil
+}
+
+// keepsID reports whether the message counts under the id that it is stored with. A queue with the key of the consumer knows
+// two things that the message does not tell: that it collides with another one, and its place in a log.
+func (l *leaseDelivery) keepsID(stored *Leased) bool {
+	key, row := l.consumer.config.Key, &stored.row
+	if key.source != stored.queue.config.Key.String() || keycode.IsKeyless(row.MessageID) {
+		return false
+	}
+	if came := original.From(l.msg); came == nil || !came.Taken() {
+		return false // its context came with another message
+	}
+	return row.Original != nil || key.ByPlace()
 }
 
 // interrupted tells the queue that delivers the message, if there is one, why the handler does not

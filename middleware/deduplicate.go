@@ -46,7 +46,8 @@ type Deduplicate struct {
 	Epoch int
 
 	// Key says which deliveries are the same message; payloads are not compared. Defaults to
-	// the message's UUID.
+	// the message's UUID. With the Key of pubsub.Durable, a stored message counts as what Durable
+	// stored: a collision that is retried is a message of its own, and inbox.ByPosition is known.
 	Key inbox.Key
 
 	// Lease is how long the key of a process that died stays taken. Deduplicate extends it three

@@ -149,8 +149,9 @@ func (p *pump) stillBlocked(one *asking, r *reading) bool {
 	return one.limit == 1 // the look was only for the head
 }
 
-// takeKey takes the letters of a key up to the first that has to wait, or that is being held back.
-// Whatever that one waits for starts another look for the key when it is over.
+// takeKey takes the letters of a key up to the first that has to wait, or that is being held back
+// or set aside: the end of another head may have opened the key meanwhile. Whatever that one waits
+// for starts another look for the key when it is over.
 func (p *pump) takeKey(one *asking, r *reading, now time.Time) {
 	t := p.turn(one.key)
 	if t.after < one.after { // a letter before those read was held back meanwhile
@@ -163,7 +164,7 @@ func (p *pump) takeKey(one *asking, r *reading, now time.Time) {
 			known = p.window[l.id]
 		}
 		switch {
-		case known != nil && known.back:
+		case known != nil && (known.back || known.failed):
 			return
 		case known != nil:
 			t.after = max(t.after, l.id)

@@ -63,6 +63,7 @@ type letter struct {
 	again    bool  // it was set aside
 	drawn    bool  // a look for its key found it
 	back     bool  // it is to be held back in the table instead of sent
+	failed   bool  // it failed, or its topic did: the later messages of its key wait for it
 	status   int   // in the table, when it was read
 	behind   int64 // the unsent message of its key before it, 0 for none, or unknown; only looks for new messages fill it
 	attempts int

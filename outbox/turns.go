@@ -181,6 +181,7 @@ func (p *pump) block(l *letter) {
 	if !l.keyed {
 		return
 	}
+	l.failed = true
 	p.blockAt(l, p.ledger.number)
 }
 
