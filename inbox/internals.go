@@ -182,6 +182,15 @@ func (Internals) NewGate(config GateConfig) (admit func(*message.Message) (run b
 // Claimed reports whether the handler of ctx runs in the transaction of a claim.
 func (Internals) Claimed(ctx context.Context) bool { return claimOf(ctx) != nil }
 
+// Leased returns the row of the message of ctx, if pubsub.Durable delivers it from its table, and nil if not. Each
+// delivery has a row of its own.
+func (Internals) Leased(ctx context.Context) *stored.Message {
+	if l := leasedOf(ctx); l != nil {
+		return &l.row
+	}
+	return nil
+}
+
 // StoredFor returns the consumer for which pubsub.Durable stored the message of ctx, or "" if it did
 // not. A message that a router's subscriber decorator delivers does not know its handler.
 func (Internals) StoredFor(ctx context.Context) string {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // How often the broker delivers a message that is refused.
@@ -337,12 +339,24 @@ func (pl *play) copyTo(owner string) {
 		case <-changed:
 		case <-still.C:
 			before := calls
-			if calls = pl.callsOf(owner + "copy"); calls == before {
+			if calls = pl.callsOf(owner + asCopy); calls == before {
 				return // it waits for a lock of the first process
 			}
 			still.Reset(standstill)
 		}
 	}
+}
+
+// stored returns the name of the message that a queue delivers from this row.
+func (b *broker) stored(row *stored.Message) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, l := range b.sent[string(row.Topic)] {
+		if l.msg.UUID == string(row.UUID) {
+			return l.name + asStored
+		}
+	}
+	return asStored
 }
 
 // callsOf counts the calls for a message.

@@ -11,6 +11,8 @@ import (
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/inbox"
 )
 
 // kind determines which faults can happen at a call.
@@ -30,7 +32,7 @@ const (
 // call is a call of a process to the outside: one whose effect others see, or one that needs an answer.
 type call struct {
 	kind  kind
-	owner string // the message it is made for; "work" if none
+	owner string // the delivery it is made for; "work" if none
 	what  string // "COMMIT", "UPDATE account", "PUBLISH invoices", "ACK"
 	text  string // in full
 	sever func() // breaks the connection; nil if there is none
@@ -45,6 +47,12 @@ func (c call) moves() bool { return c.kind != statement && c.kind != callback &&
 const (
 	atWork  = "work"  // background work
 	atStart = "start" // before the router runs: no faults
+)
+
+// Suffixes of owners that are deliveries beside that of the broker.
+const (
+	asCopy   = "copy"   // to the other process, see copyTo
+	asStored = "stored" // by a queue of Millrace, which has stored the message
 )
 
 // point is the n-th occurrence of a call in a play.
@@ -75,6 +83,18 @@ type delivery struct {
 func deliveryOf(ctx context.Context) *delivery {
 	d, _ := ctx.Value(deliveryKey{}).(*delivery)
 	return d
+}
+
+// sourceOf returns the delivery for which a call is made: a *delivery of the broker, the *stored.Message of a queue of
+// Millrace, or nil.
+func sourceOf(ctx context.Context) any {
+	if d := deliveryOf(ctx); d != nil {
+		return d
+	}
+	if row := (inbox.Internals{}).Leased(ctx); row != nil {
+		return row
+	}
+	return nil
 }
 
 // workKey marks the contexts of [Process.Go].

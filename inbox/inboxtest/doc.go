@@ -30,8 +30,8 @@
 //	     …
 //	  play it again: inboxtest.Replay(t, scenario, "crash after m1 COMMIT")
 //
-// m1 is the first input; docs/testing-your-handlers.md has the rules I1 to I7. The points of background
-// work are called work.
+// m1 is the first input; docs/testing-your-handlers.md has the rules I1 to I7. m1stored is a run of it that a
+// pubsub.Durable begins from its table. The points of background work are called work: each gets few faults, twice.
 //
 // [Random] plays several faults in a row, [Pairs] all pairs of faults. [Duplicate],
 // [CrashAfterCommit] and the others test one property each. [ReplayMode] tests that a replay of

@@ -3,6 +3,7 @@ package inboxtest
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -36,11 +37,13 @@ var faultsOf = map[kind][]string{
 	handling:  {panicBefore, panicAfter},
 }
 
-// faults returns the faults to try at a point. Background work belongs to no delivery and repeats by
-// itself, so fewer faults suffice. A panic in it would end the process, except in a handler, where
-// the router recovers from it.
+// faults returns the faults to try at a point. The broker has no copy of a stored message to give away. Background work
+// belongs to no delivery and repeats by itself, so fewer faults suffice. A panic in it would end the process, except in a
+// handler, where the router recovers from it.
 func (r reached) faults() []string {
 	switch {
+	case strings.HasSuffix(r.owner, asStored):
+		return slices.DeleteFunc(slices.Clone(faultsOf[r.kind]), func(what string) bool { return what == copyAt })
 	case r.owner != atWork || r.kind == publish || r.kind == external || r.kind == handling:
 	case r.kind == callback:
 		return nil

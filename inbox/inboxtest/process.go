@@ -13,6 +13,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // Process is one run of the service, from its start until it is closed or dies. When it dies, its
@@ -266,14 +268,17 @@ func (s *step) end(ctx context.Context, err error) error {
 	return err
 }
 
-// ownerOf returns the message for which a call is made.
+// ownerOf returns the name of the delivery for which a call is made.
 func (p *Process) ownerOf(ctx context.Context) string {
 	if ctx != nil {
-		if d := deliveryOf(ctx); d != nil {
-			if d.copied {
-				return d.letter.name + "copy"
+		switch source := sourceOf(ctx).(type) {
+		case *delivery:
+			if source.copied {
+				return source.letter.name + asCopy
 			}
-			return d.letter.name
+			return source.letter.name
+		case *stored.Message:
+			return p.play.broker.stored(source)
 		}
 	}
 	select {

@@ -11,6 +11,8 @@ import (
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // finding is a mistake in a service's wiring, found in its calls.
@@ -45,17 +47,18 @@ type wiring struct {
 
 // run is a handler that runs.
 type run struct {
-	delivery *delivery // nil for a message that does not come from the broker
-	own      *claimed  // nil if it has no transaction of the inbox
+	source any              // its delivery, see sourceOf
+	msg    *message.Message // as it came to innermost
+	own    *claimed         // nil if it has no transaction of the inbox
 }
 
 // claimed is the inbox's transaction on a connection.
 type claimed struct {
-	delivery *delivery
-	runs     int    // of the handler
-	failed   error  // what the handler returned
-	place    string // the last line at which the handler used the transaction
-	between  string // the middleware next to the handler, if it is not Millrace's
+	source  any    // the delivery that began it, see sourceOf
+	runs    int    // of the handler
+	failed  error  // what the handler returned
+	place   string // the last line at which the handler used the transaction
+	between string // the middleware next to the handler, if it is not Millrace's
 }
 
 // handlerFrame is in the stack of every call that the handler's goroutine makes.
@@ -93,7 +96,7 @@ func (w *wiring) statement(c *conn, ctx context.Context, query string, said *tex
 		if w.claims == nil {
 			w.claims = map[*conn]*claimed{}
 		}
-		w.claims[c] = &claimed{delivery: deliveryOf(c.tx)} //nolint:contextcheck // the transaction's
+		w.claims[c] = &claimed{source: sourceOf(c.tx)} //nolint:contextcheck // the transaction's
 	case millraces || userOf(stack) == "":
 	case own != nil:
 		own.place = userOf(stack)
@@ -116,16 +119,16 @@ func (w *wiring) inHandler(stack []frame, ctx context.Context) bool {
 	if passes(stack, batchFrame) {
 		return true
 	}
-	if d := deliveryOf(ctx); d != nil {
-		return (passes(stack, handlerFrame) || ctx.Value(workKey{}) == nil) && w.runs(d)
+	if source := sourceOf(ctx); source != nil {
+		return (passes(stack, handlerFrame) || ctx.Value(workKey{}) == nil) && w.runs(source)
 	}
 	return passes(stack, handlerFrame) && len(w.running) > 0 && w.allOwn()
 }
 
-// runs reports whether a handler with a transaction runs for d.
-func (w *wiring) runs(d *delivery) bool {
+// runs reports whether a handler with a transaction runs for a delivery.
+func (w *wiring) runs(source any) bool {
 	for r := range w.running {
-		if r.delivery == d && r.own != nil {
+		if r.source == source && r.own != nil {
 			return true
 		}
 	}
@@ -159,14 +162,14 @@ func (w *wiring) published(topic string, messages []*message.Message, stack []fr
 
 // claimedFor reports whether messages are published by who has claimed a message, and not yet committed.
 func (w *wiring) claimedFor(messages []*message.Message) bool {
-	var from *delivery
+	var from any
 	for _, msg := range messages {
-		if d := deliveryOf(msg.Context()); d != nil {
-			from = d
+		if source := sourceOf(msg.Context()); source != nil {
+			from = source
 		}
 	}
 	for _, cl := range w.claims {
-		if from == nil && w.allOwn() || from != nil && cl.delivery == from {
+		if from == nil && w.allOwn() || from != nil && cl.source == from {
 			return true
 		}
 	}
@@ -181,7 +184,7 @@ func (w *wiring) innermost(next message.HandlerFunc) message.HandlerFunc {
 		if err != nil {
 			return nil, err
 		}
-		r := w.enter(deliveryOf(ctx), callers())
+		r := w.enter(sourceOf(ctx), msg, callers())
 		defer w.over(r)
 		produced, err := next(msg)
 		w.leave(r, err)
@@ -189,16 +192,16 @@ func (w *wiring) innermost(next message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-func (w *wiring) enter(d *delivery, stack []frame) *run {
+func (w *wiring) enter(source any, msg *message.Message, stack []frame) *run {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	r := &run{delivery: d}
+	r := &run{source: source, msg: msg}
 	if w.running == nil {
 		w.running = map[*run]struct{}{}
 	}
 	w.running[r] = struct{}{}
 	for _, cl := range w.claims {
-		if cl.delivery != nil && cl.delivery == d {
+		if cl.source != nil && cl.source == source {
 			r.own = cl
 			cl.runs++
 			cl.failed, cl.between = nil, nextTo(stack)
@@ -229,10 +232,17 @@ func (w *wiring) leave(r *run, err error) {
 		return
 	}
 	own.failed = err
+	name, given := "", r.msg // a queue's, unless a middleware has made a copy
+	switch source := own.source.(type) {
+	case *delivery:
+		name, given = source.letter.name, source.msg
+	case *stored.Message:
+		name = w.process.play.broker.stored(source)
+	}
 	select {
-	case <-own.delivery.msg.Acked():
+	case <-given.Acked():
 		w.found(finding{
-			what: own.delivery.letter.name + " is acked while its handler runs", place: w.blame(own.place), around: true,
+			what: name + " is acked while its handler runs", place: w.blame(own.place), around: true,
 			cure: "A crash now loses the message: remove InstantAck, and do not call msg.Ack in a handler.",
 		})
 	default:

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/inboxtest"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -165,6 +166,32 @@ func TestWrongServicesAreFound(t *testing.T) {
 			want: []string{"fail before m1 UPDATE accounts", "I1, I2: the ledger is"},
 		},
 		{
+			name:  "a swallowed SQL error of a handler that a queue runs from its table",
+			fault: "fail before m1stored UPDATE accounts",
+			wire: queued(func(_ *inboxtest.Process, msg *message.Message) error {
+				_ = addInTx(msg)
+				return nil
+			}),
+			want: []string{"fail before m1stored UPDATE accounts", "I1, I2: the ledger is"},
+		},
+		{
+			name:  "an effect outside of the transaction, by a handler that a queue runs from its table",
+			fault: "crash before m1stored COMMIT",
+			wire: queued(func(p *inboxtest.Process, msg *message.Message) error {
+				return errors.Join(addInTx(msg), p.Publisher.Publish("receipts", msg.Copy()), add(msg, p.DB))
+			}),
+			want: []string{"written outside of the inbox's transaction", "published to receipts before the commit", "wrong_test.go:"},
+		},
+		{
+			name:  "acked first, by a handler that a queue runs from its table",
+			fault: "crash before m1stored UPDATE accounts",
+			wire: queued(func(_ *inboxtest.Process, msg *message.Message) error {
+				msg.Ack()
+				return addInTx(msg)
+			}),
+			want: []string{"wrong_test.go:", ": m1stored is acked while its handler runs"},
+		},
+		{
 			name:  "a look before the insert, without a constraint",
 			fault: "copy at m1 INSERT bookings",
 			wire: plain(func(p *inboxtest.Process, msg *message.Message) error {
@@ -256,6 +283,20 @@ func handled(handler func(p *inboxtest.Process, msg *message.Message) error) fun
 		p.Router.AddMiddleware(inboxOf(store))
 		p.Router.AddConsumerHandler("book", "payments", p.Subscriber, func(msg *message.Message) error { return handler(p, msg) })
 		return nil
+	}
+}
+
+// queued is handled, behind a queue that stores each message first.
+func queued(handler func(p *inboxtest.Process, msg *message.Message) error) func(*inboxtest.Process, *inbox.Store) error {
+	return func(p *inboxtest.Process, store *inbox.Store) error {
+		sub, err := pubsub.Durable{
+			Store: store, Consumer: "book", Mode: pubsub.StoreFirst, Lease: time.Second, MinBackoff: time.Millisecond, MaxBackoff: 10 * time.Millisecond,
+		}.Decorate(p.Subscriber)
+		if err != nil {
+			return err
+		}
+		p.Subscriber = sub
+		return handled(handler)(p, store)
 	}
 }
 
