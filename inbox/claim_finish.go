@@ -336,7 +336,8 @@ func (cl *claim) Rollback(cause error) error {
 	cl.letGo()
 	cl.observeFailed(cause)
 	// Wait here: the next claim is small and may well succeed, so nothing else would slow redeliveries.
-	if (cl.unserved || dialect.Full(cause) || errors.Is(cause, errDisconnected)) && cl.queueAttempt() == nil {
+	direct := cl.queueAttempt() == nil || isUnkept(cause) && cl.lease == nil // a queue delays what it has stored, and what it can store
+	if direct && (cl.unserved || dialect.Full(cause) || errors.Is(cause, errDisconnected)) {
 		cl.consumer.pace.wait(cl.ctx)
 	}
 	return cl.name(cause)

@@ -184,11 +184,12 @@ func (q *Queue) fateOf(attempts int, counts bool, cause error, last lastError) f
 		cause = q.store.counted(q.classify(cause))
 		last = lastErrorOf(cause)
 	}
-	if !counts && isUnkept(cause) {
+	unkept := isUnkept(cause)
+	if !counts && unkept && !IsTerminal(cause) {
 		delay := backoff(config.MinBackoff, config.MaxBackoff, int(q.store.unkept.Add(1)))
 		return fate{stored.FailedRetryable, attempts, delay, why{ReasonPayload, "the payload cannot be kept now"}, last}
 	}
-	if !counts {
+	if !counts && !unkept { // one that Classify has ended is decided below
 		return fate{stored.FailedRetryable, attempts, config.MinBackoff, why{ReasonNotTried, "was not tried"}, last}
 	}
 	attempts++

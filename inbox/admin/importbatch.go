@@ -42,7 +42,7 @@ type importedKey struct {
 type importBatch struct {
 	at    map[string]int64 // when each key that is to be stored was handled
 	twice int              // keys that are twice in the batch
-	line  int64            // when the youngest key that is too old was handled; 0 if there is none
+	line  int64            // when the youngest of old was handled; 0 if there is none
 	old   []importedKey    // too old
 }
 
@@ -132,6 +132,9 @@ func (i *importer) flush(ctx context.Context) error {
 	if err := i.keepWaiting(ctx, b); err != nil {
 		return err
 	}
+	for _, k := range b.old {
+		b.line = max(b.line, k.at)
+	}
 	i.pending = i.pending[:0]
 	return i.write(ctx, b)
 }
@@ -154,7 +157,6 @@ func (i *importer) sort(now time.Time) *importBatch {
 				time.UnixMicro(k.at).UTC().Format(time.RFC3339)))
 		case k.at < oldest:
 			b.old = append(b.old, k)
-			b.line = max(b.line, k.at)
 		default:
 			b.at[string(k.id)] = max(before, k.at)
 			if twice {

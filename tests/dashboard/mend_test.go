@@ -43,6 +43,7 @@ var mendBodies = []testdb.Body{
 		put(1, 2, 5, 6)
 		b.Await(2, `SELECT COUNT(*) FROM millrace_messages WHERE status = 7`)
 		b.Await(2, `SELECT COUNT(*) FROM millrace_messages`)
+		b.Await(2, `SELECT version FROM millrace_versions`)
 		asked := b.choose(b.get("waiting"), "gaps-skip", "the producer lost them")
 		b.shows(asked, "Skip 1 gap?", "it is at version 2; versions 3-4 are skipped, and then version 5 is handled")
 		put(3)

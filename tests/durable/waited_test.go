@@ -53,8 +53,10 @@ var waitedBodies = []testdb.Body{
 		b.judged()
 		assert.Equal(t, 1, b.effects(msg))
 		assert.Zero(t, b.open(admin.Parked))
-		rig.Purge(t, b.process())
-		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`), "it expires after the row")
+		rig.Eventually(t, "it expires after the row", func() bool {
+			rig.Purge(t, b.process()) // passes over what another transaction has locked
+			return b.count(`SELECT COUNT(*) FROM millrace_claims`) == 0
+		})
 	})},
 	{Name: "moved to an epoch that has forgotten", Why: "that epoch may have handled it while it waited in the other one", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := made(9*day + 30*time.Minute)

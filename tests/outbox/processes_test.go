@@ -177,8 +177,9 @@ func TestAFrozenRelayMarksNothingLate(t *testing.T) {
 		m.frozen.Await(process.At, 1)
 		m.broker.refusing(func(string, *message.Message) error { return errors.New("the broker is out") })
 		m.freeze()
-		unwritten := m.unwritten()
+		unwritten := m.broker.by("frozen")
 		require.Positive(t, unwritten)
+		rig.Eventually(m, "the others have recorded what they sent", func() bool { return m.unwritten() == unwritten })
 
 		m.thaw()
 		assert.Equal(t, unwritten, m.unwritten(), "the thawed relay wrote off what others are to send")

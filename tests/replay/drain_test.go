@@ -3,7 +3,6 @@ package replay_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/url"
 	"os"
 	"sync"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -79,9 +79,18 @@ func TestDrainOfALostConnection(t *testing.T) {
 		testdb.Missing(t, "RabbitMQ", "set MILLRACE_TEST_RABBITMQ")
 	}
 	b := newBed(t, testdb.On(t, "sqlite"))
-	queue := fmt.Sprintf("millrace-drain-%d", os.Getpid())
+	queue := "millrace-drain-" + watermill.NewShortUUID()
 	broker := rabbitmq.NewQueueConfig(uri, rabbitmq.Queues{Quorum: true})
 	require.NoError(t, rabbitmq.Declare(broker, queue))
+	t.Cleanup(func() {
+		conn, err := amqp091.Dial(uri)
+		require.NoError(t, err)
+		channel, err := conn.Channel()
+		require.NoError(t, err)
+		_, err = channel.QueueDelete(queue, false, false, false)
+		assert.NoError(t, err)
+		assert.NoError(t, conn.Close())
+	})
 	publisher, err := rabbitmq.NewPublisher(broker, rabbitmq.PublisherConfig{})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, publisher.Close()) })
