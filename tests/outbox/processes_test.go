@@ -155,11 +155,11 @@ func TestAFrozenRelaySendsNothingAhead(t *testing.T) {
 		m.store(40, 2)
 		m.check()
 
-		before := m.broker.by("frozen")
+		before := m.broker.byFrozen()
 		m.thaw()
-		assert.Equal(t, left, m.broker.by("frozen")-before, "messages that the thawed relay sent")
+		assert.Equal(t, left, m.broker.byFrozen()-before, "messages that the thawed relay sent")
 		m.store(40, 3)
-		rig.Eventually(m, "it works again", func() bool { return m.broker.by("frozen") > before+left })
+		rig.Eventually(m, "it works again", func() bool { return m.broker.byFrozen() > before+left })
 		m.check()
 		m.close()
 	})
@@ -177,7 +177,7 @@ func TestAFrozenRelayMarksNothingLate(t *testing.T) {
 		m.frozen.Await(process.At, 1)
 		m.broker.refusing(func(string, *message.Message) error { return errors.New("the broker is out") })
 		m.freeze()
-		unwritten := m.broker.by("frozen")
+		unwritten := m.broker.byFrozen()
 		require.Positive(t, unwritten)
 		rig.Eventually(m, "the others have recorded what they sent", func() bool { return m.unwritten() == unwritten })
 
@@ -221,11 +221,11 @@ func TestARelayFrozenInAWriteOffStopsNoOther(t *testing.T) {
 	})
 }
 
-// by counts what a relay sent.
-func (b *memoryBroker) by(relay string) (n int) {
+// byFrozen counts what the frozen relay of a team sent.
+func (b *memoryBroker) byFrozen() (n int) {
 	for _, relays := range b.senders() {
 		for _, r := range relays {
-			if r == relay {
+			if r == "frozen" {
 				n++
 			}
 		}
