@@ -102,6 +102,15 @@ func letters(t *testing.T, from, to int) (broker amqp.Config, queue string) {
 	queue = "millrace-replay-" + strings.ToLower(rand.Text())
 	broker = rabbitmq.NewQueueConfig(uri, rabbitmq.Queues{Quorum: true})
 	require.NoError(t, rabbitmq.Declare(broker, queue))
+	t.Cleanup(func() {
+		conn, err := amqp091.Dial(uri)
+		require.NoError(t, err)
+		channel, err := conn.Channel()
+		require.NoError(t, err)
+		_, err = channel.QueueDelete(queue, false, false, false)
+		assert.NoError(t, err)
+		assert.NoError(t, conn.Close())
+	})
 	broker.Marshaler = died{of: "orders"}
 	letter(t, broker, queue, from, to)
 	return broker, queue
