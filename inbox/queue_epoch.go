@@ -141,8 +141,8 @@ func (q *Queue) adoptSome(
 }
 
 // adoptOne moves a message with its claim and its outcome. If the new epoch knows the message, the
-// message of the older epoch is superseded. A message with the key of another message is not a
-// copy. Unless the key is another one, what the older epoch has handled stays handled there alone.
+// message of the older epoch is superseded, but not what its handler returned and nobody has published
+// yet. A message with the key of another message is not a copy. Unless the key is another one, what the older epoch has handled stays handled there alone.
 func (q *Queue) adoptOne(
 	ctx context.Context, tx *sqlx.Tx, row stored.Message, to int32, as rekeyed, tell tellParked,
 ) (superseded bool, twin *adoptedTwin, err error) {
@@ -151,20 +151,21 @@ func (q *Queue) adoptOne(
 		if err != nil {
 			return false, nil, err
 		}
-		if known != nil && as.isCopy(known) {
+		var own *lookup
+		if as.known {
+			if own, err = q.knows(ctx, tx, row.Consumer, row.MessageID); err != nil {
+				return false, nil, err
+			}
+		}
+		handled := own != nil && own.completed()
+		if known != nil && as.isCopy(known) && !(handled && own.unpublished(row)) {
 			if superseded, err := q.supersede(ctx, tx, row, to, as.id, known); superseded || err != nil {
 				return superseded, nil, err
 			}
 			continue
 		}
-		if as.known {
-			own, err := q.knows(ctx, tx, row.Consumer, row.MessageID)
-			if err != nil {
-				return false, nil, err
-			}
-			if own != nil && own.completed() {
-				return q.adoptHandled(ctx, tx, row, to, as, own, tell)
-			}
+		if handled {
+			return q.adoptHandled(ctx, tx, row, to, as, own, tell)
 		}
 		if known != nil {
 			return q.adoptTwin(ctx, tx, row, to, as, known, tell)

@@ -21,11 +21,8 @@ func (q *Queue) adoptHandled(
 	ctx context.Context, tx *sqlx.Tx, row stored.Message, to int32, as rekeyed, own *lookup, tell tellParked,
 ) (closed bool, twin *adoptedTwin, err error) {
 	d := q.store.dialect
-	switch copied := own.Result == stored.ResultImported || own.Hash == row.Hash; {
-	case copied && own.Outcome == nil:
-		_, err := tx.ExecContext(ctx, d.DeleteMessage, row.Consumer, row.MessageID, row.Status)
-		return err == nil, nil, err
-	case copied:
+	switch {
+	case own.unpublished(row):
 		id := keycode.Derive(as.id, sha256.Sum256([]byte("outcome of row "+strconv.FormatInt(row.ID, 10))))
 		if _, err := tx.ExecContext(ctx, d.Queue.KeepClaim, to, id, row.Consumer, row.MessageID); err != nil {
 			return false, nil, err
@@ -36,6 +33,9 @@ func (q *Queue) adoptHandled(
 			}
 		}
 		return false, nil, nil
+	case own.copied(row):
+		_, err := tx.ExecContext(ctx, d.DeleteMessage, row.Consumer, row.MessageID, row.Status)
+		return err == nil, nil, err
 	}
 	id := keycode.Derive(as.id, as.print)
 	if kept, err := q.knows(ctx, tx, to, id); kept != nil || err != nil {
@@ -56,3 +56,11 @@ func (q *Queue) adoptHandled(
 	twin, err = q.parkAdopted(ctx, tx, row, to, id, as, tell)
 	return false, twin, err
 }
+
+// copied reports whether row is a copy of the message that was handled.
+func (l *lookup) copied(row stored.Message) bool {
+	return l.Result == stored.ResultImported || l.Hash == row.Hash
+}
+
+// unpublished reports whether row is of the message that was handled, and what the handler returned is not published yet.
+func (l *lookup) unpublished(row stored.Message) bool { return l.copied(row) && l.Outcome != nil }

@@ -97,6 +97,21 @@ var epochBodies = []testdb.Body{
 		b.rebuilds(s, msg)
 		assert.Len(t, s.published.Messages(), 2)
 	})},
+	{Name: "an outcome of a raised epoch that has handled its message again", Why: "it is published all the same", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		msg := newMessage()
+		s := b.again(0)
+		s.published.FailWith(errBoom)
+		assert.True(t, s.deliver(msg))
+		rig.Eventually(b, "it is handled", func() bool { return b.open(admin.Settling) == 1 })
+		require.NoError(t, s.router.Close())
+
+		b.handledIn(1, msg)
+		s = b.again(1)
+		rig.Eventually(b, "the older row is closed", func() bool { return b.rows() == 0 })
+		assert.Len(t, s.published.Messages(), 1)
+		assert.Zero(t, b.outcomes())
+		assert.Equal(t, 2, b.effects(msg))
+	})},
 	{Name: "a stored copy of a handled message in a raised epoch", Why: "it is closed, and the new epoch handles the message again", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage()
 		b.settled(b.again(0), msg)
