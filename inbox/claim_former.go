@@ -53,7 +53,7 @@ func (c *claimConsumer) formerIsOver(row stored.Consumer) {
 		return
 	}
 	c.formerOver.Do(func() {
-		c.store.log.Info("inbox: the claims under FormerKey have expired: remove FormerKey when no message with steps is open that the last release stored",
+		c.store.log.Info("inbox: the claims under FormerKey have expired: remove FormerKey when no message is open that was stored while the last release ran",
 			watermill.LogFields{"consumer": c.config.Name, "epoch": c.config.Epoch})
 	})
 }
