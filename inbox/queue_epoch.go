@@ -158,7 +158,7 @@ func (q *Queue) adoptOne(
 			}
 		}
 		handled := own != nil && own.completed()
-		if known != nil && as.isCopy(known) && !(handled && own.unpublished(row)) {
+		if unpublished := handled && own.unpublished(row); known != nil && as.isCopy(known) && !unpublished {
 			if superseded, err := q.supersede(ctx, tx, row, to, as.id, known); superseded || err != nil {
 				return superseded, nil, err
 			}
