@@ -36,7 +36,8 @@ var epochBodies = []testdb.Body{
 			b.storeIn(inbox.QueueConfig{}, states[s])
 			b.db.Do(t, `UPDATE millrace_messages SET status = ? WHERE uuid = ?`, s, []byte(states[s].UUID))
 		}
-		b.db.Do(t, `UPDATE millrace_messages SET lease_token = 5, due_at = due_at + 3600000000 WHERE status = ?`, admin.InProgress)
+		b.db.Do(t, `UPDATE millrace_messages SET due_at = due_at + 3600000000 WHERE status IN (?, ?)`, admin.InProgress, admin.Held)
+		b.db.Do(t, `UPDATE millrace_messages SET lease_token = 5 WHERE status = ?`, admin.InProgress)
 
 		var failing atomic.Bool
 		b.epochs(&failing)(1)
