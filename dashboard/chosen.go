@@ -17,7 +17,7 @@ func (h *Handler) toRetry(v *visit, rows []string) ([]chosen, error) {
 	return h.messages(v, rows, func(row openRow, c *chosen) {
 		c.do = func(ctx context.Context) error { return h.ops.Retry(ctx, row.ID, v.operator(), h.config.Redeliver) }
 		switch {
-		case !row.CanRetry:
+		case !row.CanDecide:
 			c.Why = "It cannot be retried: it is " + lower(row.Status) + "."
 		case row.Back:
 			c.About += " It is sent back to its topic."
@@ -30,7 +30,7 @@ func (h *Handler) toRetry(v *visit, rows []string) ([]chosen, error) {
 func (h *Handler) toDiscard(v *visit, rows []string) ([]chosen, error) {
 	return h.messages(v, rows, func(row openRow, c *chosen) {
 		c.do = func(ctx context.Context) error { return h.ops.Discard(ctx, row.ID, v.operator()) }
-		if !row.CanDrop {
+		if !row.CanDecide {
 			c.Why = "It cannot be discarded: it is " + lower(row.Status) + "."
 		}
 	})

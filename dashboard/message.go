@@ -28,8 +28,7 @@ type messagePage struct {
 type openRow struct {
 	admin.Message
 	Headers   []header
-	CanRetry  bool
-	CanDrop   bool
+	CanDecide bool
 	Replace   bool // its payload may be replaced
 	Served    bool
 	Back      bool // a retry sends it back to its topic
@@ -134,9 +133,8 @@ func (h *Handler) messagePage(v *visit, key string, seen revealed) (*messagePage
 func (h *Handler) openRow(m admin.Message, served map[consumerOf]bool) openRow {
 	row := openRow{Message: m, Headers: headers(m.Metadata), Served: served[consumerOf{m.Consumer, m.Epoch}]}
 	row.Back = !row.Served && h.config.Redeliver != nil
-	row.CanDrop = givenUp(m.Status)
-	row.CanRetry = choosable(m)
-	row.Replace = row.CanRetry && h.store.Internals().MayReplace()
+	row.CanDecide = choosable(m)
+	row.Replace = row.CanDecide && h.store.Internals().MayReplace()
 	return row
 }
 

@@ -22,7 +22,7 @@ func (c *inspection) janitor(ctx context.Context) error {
 			problem = "no janitor has ever deleted its expired claims"
 		}
 		c.warn(fmt.Sprintf("consumer %q, epoch %d", n.Of.Name, n.Of.Epoch), problem,
-			"give the router the plugin (middleware.Inbox.AddTo adds it), call store.Run, or run Store.Purge (millrace purge) from cron")
+			"give the router the plugin (middleware.Inbox.AddTo adds it), call store.Run, or run Store.Purge from cron (or millrace purge, which archives nothing)")
 	}
 	return err
 }

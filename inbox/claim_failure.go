@@ -139,7 +139,11 @@ func (cl *claim) lateness(err error) error {
 	if !cl.span.late() {
 		return err
 	}
-	return tookTooLong("Timeout", cl.consumer.config.Timeout, err)
+	late := tookTooLong("Timeout", cl.consumer.config.Timeout, err)
+	if isUnkept(err) { // a blob store that does not answer is no more the message's fault than one that refuses
+		return &unkeptError{late}
+	}
+	return late
 }
 
 func tookTooLong(setting string, timeout time.Duration, err error) error {

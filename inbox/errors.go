@@ -50,8 +50,8 @@ var (
 	ErrKeyChanged = stored.ErrKeyChanged
 
 	// ErrTxNotUsed says that a handler succeeded without its transaction, which RequireTx forbids.
-	ErrTxNotUsed = errors.New("the handler took neither inbox.Tx nor returned or published messages: " +
-		"its effects are outside the guarantee")
+	ErrTxNotUsed = errors.New("the handler took neither inbox.Tx nor returned or published messages, and RequireTx forbids that: " +
+		"its effects would be outside the guarantee; take inbox.Tx also where there is nothing to do, or exclude the handler with Skip")
 
 	// ErrTxEndedByHandler says that a handler committed or rolled back the inbox's transaction, or
 	// continued after a statement had made the database roll it back.

@@ -19,8 +19,8 @@ type Options struct {
 	Epoch int
 
 	// FormerKey is the Key of the epoch before, if Key has changed and Epoch was raised by one:
-	// messages handled under it are not handled again. Remove it once Retention has passed. A
-	// VersionGate refuses it.
+	// messages handled under it are not handled again. Remove it once Retention has passed, and no
+	// message is open that was stored before: without it, their steps are done again. A VersionGate refuses it.
 	FormerKey Key
 
 	// OnCollision is what happens to a message with the key, but not the payload, of another

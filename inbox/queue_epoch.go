@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -14,6 +15,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/stored"
 )
@@ -24,8 +26,9 @@ const epochLook = 10 * time.Second
 
 // olderEpochs is what a queue knows about the epochs before its own.
 type olderEpochs struct {
-	looked time.Time
-	left   bool // messages remain that another process works on
+	looked  time.Time
+	left    bool // messages remain that another process works on
+	waiting int  // as many messages waited for their payloads when that was last logged
 }
 
 // olderEpoch is an epoch before that of a queue.
@@ -52,15 +55,16 @@ func (q *Queue) adopt(ctx context.Context, consumer int32) (left bool, err error
 	o.left = false
 	for _, from := range older {
 		open, err := q.hasOpen(ctx, from.ID)
+		waits := false
 		if err == nil && open {
-			if err = q.adoptFrom(ctx, from, consumer); err == nil {
+			if waits, err = q.adoptFrom(ctx, from, consumer); err == nil {
 				open, err = q.hasOpen(ctx, from.ID)
 			}
 		}
 		if err != nil {
 			return false, err
 		}
-		o.left = o.left || open
+		o.left = o.left || open && (!waits || q.config.OrderKey != nil) // else nothing but what waits is held up by it
 	}
 	o.looked = time.Now()
 	return o.left, nil
@@ -71,47 +75,61 @@ func (q *Queue) hasOpen(ctx context.Context, consumer int32) (open bool, err err
 	return open, q.store.db.Noticed(err)
 }
 
-// adoptFrom moves all messages of one older epoch that no process works on.
-func (q *Queue) adoptFrom(ctx context.Context, from olderEpoch, to int32) error {
-	const atOnce = 100
-	opening, cancel := context.WithTimeout(ctx, afterwards) // payloads are opened in transactions, so not for long
-	defer cancel()
-	moved := 0
-	for n := atOnce; n == atOnce; {
+// adoptFrom moves the messages of one older epoch that no process works on: all of them if they may stand in line, else as many
+// as it can for a second, so that others are delivered in between. It reports whether some wait for their payloads.
+func (q *Queue) adoptFrom(ctx context.Context, from olderEpoch, to int32) (waits bool, err error) {
+	const atOnce, atLeast = 100, time.Second
+	unopened := make(map[int64]error) // in this look, by their rows
+	for began := time.Now(); ; {
 		var done adopted
 		err := q.write(ctx, func(tx *sqlx.Tx, tell tellParked) (err error) {
-			done, err = q.adoptSome(ctx, opening, tx, from, to, atOnce, tell)
+			done, err = q.adoptSome(ctx, tx, from, to, atOnce, unopened, tell)
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("move messages from an older epoch: %w", err)
+			return false, fmt.Errorf("move messages from an older epoch: %w", err)
 		}
-		n = done.rows
-		moved += n - done.superseded
 		for _, twin := range done.twins {
 			q.observeAdoptedTwin(ctx, twin)
 		}
-		if n > 0 {
+		taken := done.rows - done.waiting
+		if taken > 0 {
 			q.store.log.Info("inbox: open messages of an older epoch were moved to the new one", q.fields().Add(watermill.LogFields{
-				"count": n - done.superseded, "superseded": done.superseded,
+				"count": taken - done.superseded, "superseded": done.superseded,
 			}))
 		}
+		if taken > done.superseded {
+			q.bell.Ring()
+		}
+		q.sayWaiting(done)
+		waits = done.waiting > 0
+		if taken == 0 || done.rows < atOnce && !done.late || q.config.OrderKey == nil && time.Since(began) > atLeast {
+			return waits, nil
+		}
 	}
-	if moved > 0 {
-		q.bell.Ring()
-	}
-	return nil
 }
 
 // adopted is the result of adopting some messages in one transaction.
 type adopted struct {
 	rows       int // all of them
 	superseded int
+	waiting    int // their payloads cannot be opened yet, on which their keys may depend
+	unopened   error
+	late       bool // time to open payloads ran out
 	twins      []*adoptedTwin
 }
 
+// sayWaiting logs how many messages wait for their payloads, if their number has changed.
+func (q *Queue) sayWaiting(done adopted) {
+	if done.waiting != q.older.waiting && done.waiting > 0 {
+		q.store.log.Error("inbox: messages of an older epoch stay there until their payloads can be opened, on which their new keys may depend",
+			done.unopened, q.fields().Add(watermill.LogFields{"count": done.waiting}))
+	}
+	q.older.waiting = done.waiting
+}
+
 func (q *Queue) adoptSome(
-	ctx, opening context.Context, tx *sqlx.Tx, from olderEpoch, to int32, atMost int, tell tellParked,
+	ctx context.Context, tx *sqlx.Tx, from olderEpoch, to int32, atMost int, failed map[int64]error, tell tellParked,
 ) (done adopted, err error) {
 	if q.store.dialect.OneWriter { // its transactions must begin with a write
 		if _, err := tx.ExecContext(ctx, q.store.dialect.LockConsumer, to); err != nil {
@@ -123,9 +141,23 @@ func (q *Queue) adoptSome(
 		return adopted{}, err
 	}
 	done.rows = len(rows)
+	own := ambient.New(tx, q.store.db.DB)
+	defer own.End()
+	opening, cancel := context.WithTimeout(ambient.With(ctx, own), afterwards) // the rows are locked, so not for long
+	defer cancel()
 	for _, row := range rows {
-		as := q.rekeyed(opening, row)
-		as.known = string(from.KeySource) == q.config.Key.source
+		as, unopened := rekeyed{}, failed[row.ID]
+		if unopened == nil {
+			as, unopened = q.rekeyed(opening, row, string(from.KeySource) == q.config.Key.source)
+		}
+		if unopened != nil {
+			done.waiting++
+			done.unopened = cmp.Or(done.unopened, unopened)
+			if done.late = opening.Err() != nil; !done.late {
+				failed[row.ID] = unopened
+			}
+			continue
+		}
 		superseded, twin, err := q.adoptOne(ctx, tx, row, to, as, tell)
 		if err != nil {
 			return adopted{}, fmt.Errorf("message %q: %w", row.UUID, err)
@@ -251,28 +283,41 @@ func (r rekeyed) isCopy(known *lookup) bool {
 }
 
 // rekeyed identifies a message in this epoch. A collision keeps its id. A message without a key
-// keeps its id until it is tried again.
-func (q *Queue) rekeyed(ctx context.Context, row stored.Message) rekeyed {
-	as := rekeyed{id: row.MessageID}
+// keeps its id until it is tried again. If the key may depend on a payload that cannot be opened now,
+// rekeyed returns why: under its old key, a copy with the new one would run beside it.
+func (q *Queue) rekeyed(ctx context.Context, row stored.Message, same bool) (as rekeyed, unopened error) {
+	as = rekeyed{id: row.MessageID, known: same}
 	if row.Original != nil || keycode.IsKeyless(row.MessageID) {
-		return as
+		return as, nil
 	}
 	as.hashes = []int64{row.Hash}
 	binary.BigEndian.PutUint64(as.print[:], uint64(row.Hash)) //nolint:gosec // the bits matter, not the sign
 	l := newLeased(q, row, 0, false)
-	if err := l.open(ctx); err != nil {
-		return as // the key may depend on the payload, so it stays as it was
+	unopened = l.open(ctx)
+	switch {
+	case unopened == nil:
+	case unopenable(unopened) || same && q.config.Fingerprint == nil:
+		return as, nil
+	case q.config.Fingerprint == nil && !q.config.Key.has(byCloudEvent, byJSON, byPayload, byFunc, withinType):
+	case l.toBlame(unopened, false):
+		q.store.log.Error("inbox: a message of an older epoch keeps its old key, since its payload cannot be opened while others can; "+
+			"a copy with the new key is handled beside it", unopened, l.event(fate{}).fields())
+		return as, nil
+	default:
+		return as, unopened
 	}
 	msg, err := l.Message(ctx)
 	if err != nil {
-		return as // the queue reports this when it takes the message
+		return as, nil // the queue reports this when it takes the message
 	}
-	as.msg = msg
+	if unopened == nil {
+		as.msg = msg
+	}
 	payload := []byte(msg.Payload)
 	if q.config.Fingerprint != nil {
 		payload, err = callFingerprint(q.config.Fingerprint, msg)
 	}
-	if err == nil {
+	if err == nil && unopened == nil {
 		as.print = sha256.Sum256(payload)
 		as.hashes = append(as.hashes, hashOf(as.print))
 	}
@@ -280,7 +325,7 @@ func (q *Queue) rekeyed(ctx context.Context, row stored.Message) rekeyed {
 	if err == nil { // else the key is a position, for instance, which only the source knows
 		as.id = keycode.Encode(key)
 	}
-	return as
+	return as, nil
 }
 
 // knows returns the claim and the open row of a key in an epoch, nil if there is neither.

@@ -39,8 +39,11 @@ func (q *Queue) TakeOut(ctx context.Context, out, limit int, horizon time.Durati
 	if err != nil {
 		return nil, horizon, q.explain("find the consumer", err)
 	}
-	if left, err := q.adopt(ctx, row.ID); err != nil || left && q.config.OrderKey != nil {
-		return nil, min(horizon, lookAgain), q.explain("look into older epochs", err)
+	switch left, err := q.adopt(ctx, row.ID); {
+	case err != nil:
+		return nil, horizon, q.explain("look into older epochs", err)
+	case left && q.config.OrderKey != nil:
+		return nil, min(horizon, lookAgain), nil
 	}
 	lock, next, err := q.find(ctx, row.ID, limit, horizon)
 	if err != nil {

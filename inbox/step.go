@@ -36,7 +36,7 @@ type Step struct {
 
 	// Verify asks the provider, by the id that Do had, whether the step was done. If it returns an
 	// error, even one marked with [NotDone], the step stays in doubt and Run returns that error; if
-	// it is marked with [Terminal], a pubsub.Durable parks the message. After a panic, which Run
+	// it is marked with [Terminal], a pubsub.Durable makes the message FAILED_TERMINAL. After a panic, which Run
 	// passes on, the step stays in doubt too.
 	Verify func(ctx context.Context, id string) (done bool, result []byte, err error)
 

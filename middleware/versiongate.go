@@ -44,8 +44,9 @@ type VersionGate struct {
 	First inbox.First
 
 	// Starts reports whether a message may follow any older version, or begin its aggregate: a
-	// snapshot, or the creation of something that was deleted. The gate may call it more than once
-	// for a message. A panic in it counts as one of the handler.
+	// snapshot, or the creation of something that was deleted. It needs a version that no other message
+	// has, or it is a collision. The gate may call Starts more than once for a message. A panic in it
+	// counts as one of the handler.
 	Starts func(msg *message.Message) bool
 
 	// OnBeforeFirst says what happens to a message below the first version of its aggregate.

@@ -87,8 +87,9 @@
 // # Shutdown
 //
 // Stop what publishes: routers and HTTP servers. Then end the context of [Relay.Run] and wait
-// for it to return; it waits for the messages that are on their way. Then close the broker's
-// publisher, and db. What was not sent is sent by another relay, or after the next start.
+// for it to return; it waits for the messages that are on their way. Then close the inbox's
+// Store, the broker's publisher, and db. What was not sent is sent by another relay, or after the
+// next start. A router closes the publishers of its handlers: give the relay one of its own.
 package outbox
 
 // The words of the relay, for who reads its code:

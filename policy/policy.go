@@ -39,7 +39,8 @@ type Rules struct {
 	Key Key `yaml:"key"`
 
 	// FormerKey is the Key of the epoch before: messages that were handled under it are not handled
-	// again. Leave it out once Retention has passed.
+	// again. Leave it out once Retention has passed, and no message is open that was stored before:
+	// without it, their steps are done again.
 	FormerKey Key `yaml:"former_key"`
 
 	// Version says where the version of a message comes from and how gaps are treated, for

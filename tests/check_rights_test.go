@@ -2,6 +2,8 @@ package tests_test
 
 import (
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/health"
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -160,6 +163,11 @@ func TestAnInboxAloneWorksWithTheRightsThatItUses(t *testing.T) {
 			assert.Equal(t, 1, n)
 			require.Error(t, err, "of the other tables")
 			assert.True(t, s.deliver(newMessage("y")), "what the janitor may not do holds nobody back")
+			ready, err := health.NewHandler(health.Config{Store: b.store})
+			require.NoError(t, err)
+			answer := httptest.NewRecorder()
+			ready.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/", nil))
+			assert.Equal(t, http.StatusOK, answer.Code, answer.Body)
 		})
 	}
 }

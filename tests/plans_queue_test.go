@@ -94,6 +94,7 @@ var queued = []struct {
 	{"Gate.ReleaseHeld", []any{[]byte("r"), 1, []byte("a"), 2}},
 	{"Gate.SelectReleased", slices.Repeat([]any{1, []byte("a"), 2}, 100)},
 	{"DeleteMessage", nil},
+	{"Remedy.DiscardMessage", nil},
 	{"DeleteMessages", nil},
 	{"DeleteClaims", nil},
 }

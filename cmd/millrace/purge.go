@@ -56,6 +56,9 @@ func (a *app) proposePurge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if len(expired) > 0 {
+		a.notef("They are deleted without Config.Archive: leave that to a service that sets it.\n")
+	}
 	a.unchanged("deleted", "--yes")
 	return &silent{exitUsage}
 }

@@ -51,11 +51,10 @@ func (a *app) discardCommand() *cobra.Command {
 	act := &action{app: a, name: "discard", done: "discarded", doing: "would be discarded for good"}
 	cmd := &cobra.Command{
 		Use:   "discard [ID|KEY]...",
-		Short: "Close messages for good that are parked or failed terminally",
+		Short: "Close messages for good that are parked or failed",
 		Long: `Closes messages for good: they count as handled, and no delivery of them runs the
-handler. Name them as for retry. With --consumer, --status failed_retryable and
-an --epoch that is not the newest it takes what nothing tries again. Without --yes it
-shows what it would do, and exits with 2.`,
+handler. Name them as for retry; with --status failed_retryable it takes those that are
+still tried. Without --yes it shows what it would do, and exits with 2.`,
 		Example: `  millrace discard 1207 --reason 'a test message' --yes
   millrace discard --all-matching --consumer billing --group 3411 --reason … --yes`,
 	}
@@ -66,8 +65,6 @@ shows what it would do, and exits with 2.`,
 		return admin.New(s).DiscardAll(ctx, f, by, pace)
 	}
 	act.needsQueue = func() bool { return false }
-	act.allows = func(s admin.Status) bool {
-		return s.Stuck() || s == admin.FailedRetryable && act.selected.consumer != "" && cmd.Flags().Changed("epoch")
-	}
+	act.allows = admin.Status.Retryable
 	return act.command(cmd)
 }

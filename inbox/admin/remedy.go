@@ -117,12 +117,12 @@ type unsentError struct {
 func (e *unsentError) Error() string { return fmt.Sprintf("publish to %q: %v", e.topic, e.cause) }
 func (e *unsentError) Unwrap() error { return e.cause }
 
-// Discard closes a message that is parked or failed terminally: it counts as completed, and no
-// delivery of it runs the handler. Of an epoch that is not the newest of its consumer, it closes messages
-// that wait for their next attempt, too, which no newer epoch does. In a handler without middleware.Inbox this needs a pubsub.Durable
+// Discard closes a message that is parked, failed terminally, or waits for its next attempt: it counts as
+// completed, and no delivery of it runs the handler. In a handler without middleware.Inbox this needs a pubsub.Durable
 // with StoreFirst: with StoreOnFailure, a copy from the source runs such a handler. Messages that a
 // version gate holds behind it stay held until [Admin.SetVersion]; the log says so. Discard returns
-// [inbox.ErrNotFound] if no such message is open, and [inbox.ErrWrongState] if it is in another state.
+// [inbox.ErrNotFound] if no such message is open, and [inbox.ErrWrongState] if it is in another state, or a process
+// has leased it.
 func (a *Admin) Discard(ctx context.Context, id int64, by Operator) error {
 	if err := by.Validate(); err != nil {
 		return err
@@ -131,12 +131,8 @@ func (a *Admin) Discard(ctx context.Context, id int64, by Operator) error {
 	if err != nil {
 		return err
 	}
-	refuses, err := a.undiscardable(ctx, row.Of())
-	if err != nil {
-		return explain(&row, "discard", err)
-	}
 	err = a.rows.Write(ctx, func(tx *sqlx.Tx) error {
-		if err := a.discard(ctx, tx, row, refuses); err != nil {
+		if err := a.discard(ctx, tx, row); err != nil {
 			return err
 		}
 		return a.rows.Audit(ctx, tx, by, discardAction, &row)
@@ -151,19 +147,9 @@ func (a *Admin) Discard(ctx context.Context, id int64, by Operator) error {
 // discardAction is the action's name in the audit table.
 const discardAction = "discard"
 
-// undiscardable returns what refuses the messages of a consumer that cannot be discarded. Those of an
-// older epoch may wait for an attempt that never comes, because the epoch is over.
-func (a *Admin) undiscardable(ctx context.Context, of stored.Name) (refuses func(*stored.Message) error, err error) {
-	outdated, err := a.rows.Outdated(ctx, of)
-	if outdated {
-		return (*stored.Message).Remediable, err
-	}
-	return (*stored.Message).Discardable, err
-}
-
 // discard does not record the decision.
-func (a *Admin) discard(ctx context.Context, tx *sqlx.Tx, row stored.Message, refuses func(*stored.Message) error) error {
-	if err := refuses(&row); err != nil {
+func (a *Admin) discard(ctx context.Context, tx *sqlx.Tx, row stored.Message) error {
+	if err := row.Remediable(); err != nil {
 		return err
 	}
 	d := a.rows.Dialect
@@ -179,9 +165,9 @@ func (a *Admin) discard(ctx context.Context, tx *sqlx.Tx, row stored.Message, re
 			return err
 		}
 	}
-	deleted, err := database.Affected(tx.ExecContext(ctx, d.DeleteMessage, row.Consumer, row.MessageID, row.Status))
+	deleted, err := database.Affected(tx.ExecContext(ctx, d.Remedy.DiscardMessage, row.Consumer, row.MessageID, row.Status))
 	if err == nil && deleted != 1 {
-		err = a.rows.Conflict(ctx, tx, &row, refuses)
+		err = a.rows.Conflict(ctx, tx, &row, (*stored.Message).Remediable)
 	}
 	return err
 }

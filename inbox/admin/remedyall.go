@@ -59,26 +59,13 @@ func (a *Admin) RetryAll(ctx context.Context, f Filter, by Operator, to message.
 }
 
 // DiscardAll does for each message that f matches what [Admin.Discard] does for one. It works like
-// [Admin.RetryAll]. For FAILED_RETRYABLE messages f needs a Consumer and an Epoch.
+// [Admin.RetryAll].
 func (a *Admin) DiscardAll(ctx context.Context, f Filter, by Operator, pace Pace) (discarded int, err error) {
-	bulk, allowed, refuses := pace.bulk(by, discardAction, f.String()), Status.Stuck, (*stored.Message).Discardable
-	if f.Status == FailedRetryable {
-		var outdated bool
-		if f.Consumer != "" && f.Epoch != nil {
-			outdated, err = a.rows.Outdated(ctx, stored.Name{Name: f.Consumer, Epoch: *f.Epoch})
-		}
-		if err == nil && !outdated {
-			err = fmt.Errorf("%s messages are tried again, and can be discarded only of a Consumer's Epoch that is not its newest: %w", f.Status, inbox.ErrWrongState)
-		}
-		if err != nil {
-			return 0, fmt.Errorf("inbox: discard messages: %w", database.Explain(err))
-		}
-		allowed, refuses = Status.Retryable, (*stored.Message).Remediable
-	}
-	discarded, err = a.forAll(ctx, f, by, pace, allowed, func(rows []stored.Message) (int, error) {
+	bulk := pace.bulk(by, discardAction, f.String())
+	discarded, err = a.forAll(ctx, f, by, pace, Status.Retryable, func(rows []stored.Message) (int, error) {
 		gone := map[int64]bool{}
 		n, err := a.inBatch(ctx, rows, bulk, func(ctx context.Context, tx *sqlx.Tx, row stored.Message) error {
-			err := a.discard(ctx, tx, row, refuses)
+			err := a.discard(ctx, tx, row)
 			gone[row.ID] = err == nil
 			return err
 		})
@@ -133,7 +120,7 @@ func (a *Admin) forAll(
 		f.ReceivedUntil = now.Add(time.Millisecond) // the resolution of SQLite's clock
 	}
 	const most = 100
-	batch, began := min(most, pace.PerSecond), time.Now()
+	batch, began, looked := min(most, pace.PerSecond), time.Now(), 0
 	if pace.Mark == nil {
 		pace.Mark = new(int64)
 	}
@@ -159,7 +146,7 @@ func (a *Admin) forAll(
 			return !slices.Contains(f.statuses(FailedTerminal, Parked), r.Status)
 		})
 		n, err := work(rows)
-		done += n
+		done, looked = done+n, looked+len(ids)
 		var left *unsendableError
 		if errors.As(err, &left) {
 			unread, err = cmp.Or(unread, err), nil
@@ -176,7 +163,7 @@ func (a *Admin) forAll(
 		if len(ids) < batch {
 			return done, nil
 		}
-		if err := pace.wait(ctx, began, done); err != nil {
+		if err := pace.wait(ctx, began, looked); err != nil { // those that nothing was done to were read as well
 			return done, err
 		}
 	}

@@ -3,7 +3,6 @@ package payload_test
 import (
 	"context"
 	"crypto/rand"
-	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -20,8 +19,8 @@ import (
 	millrace "github.com/millrace-go/millrace/middleware"
 )
 
-// personKeys is a key for each person, in a table. Without its row nobody opens what was
-// sealed with it.
+// personKeys is a key for each person, in a table. Who was erased has none: nobody opens what was
+// sealed with it, and the row stays, so that no late copy of a message makes a new one.
 type personKeys struct{ db *sqlx.DB }
 
 // in is the transaction in which a message is stored, where there is one.
@@ -41,19 +40,22 @@ func (k personKeys) SealKey(ctx context.Context, info payload.Info) (id string, 
 		return "", nil, err
 	}
 	err = k.in(ctx).QueryRowxContext(ctx, `SELECT id, secret FROM person_key WHERE person = ?`, info.Metadata.Get("person")).Scan(&id, &key)
+	if err == nil && key == nil {
+		err = inbox.ErrErased
+	}
 	return id, key, err
 }
 
 func (k personKeys) OpenKey(ctx context.Context, _ payload.Info, id string) (key []byte, err error) {
 	err = sqlx.GetContext(ctx, k.in(ctx), &key, `SELECT secret FROM person_key WHERE id = ?`, id)
-	if errors.Is(err, sql.ErrNoRows) {
-		return nil, inbox.ErrErased
+	if err == nil && key == nil {
+		err = inbox.ErrErased
 	}
 	return key, err
 }
 
-// Crypto-shredding: what is stored of a person is sealed with the person's key, so deleting
-// that one row erases it, wherever else it was copied, backups of the messages included. Keep
+// Crypto-shredding: what is stored of a person is sealed with the person's key, so emptying
+// that one key erases it, wherever else it was copied, backups of the messages included. Keep
 // the keys out of those backups.
 func ExampleAESGCM() {
 	db, _, done := exampleStore(inbox.Config{},
@@ -72,7 +74,7 @@ func ExampleAESGCM() {
 		_, _ = handler(msg) // fails, and is stored
 	}
 
-	_, err = db.Exec(`DELETE FROM person_key WHERE person = 'alice'`)
+	_, err = db.Exec(`UPDATE person_key SET secret = NULL WHERE person = 'alice'`)
 	check(err)
 
 	failed, err := admin.New(store).Find(context.Background(), admin.Filter{Status: admin.FailedRetryable}, 0, 10)

@@ -23,6 +23,7 @@ type Remedy struct {
 
 	RetryMessage   string // takes 1 to have the message handled although it was replayed, else 0
 	UndoRetry      string // of a message that could not be sent back; takes the reason that the retry gave it last
+	DiscardMessage string
 	ReplacePayload string
 	ReplaceHash    string
 
@@ -96,6 +97,9 @@ var commonRemedy = Remedy{
 		UPDATE millrace_messages
 		SET status = ?, attempts = ?, reason = ?, reason_code = ?, due_at = ?
 		WHERE consumer = ? AND message_id = ? AND status + 0 = 4 AND attempts = 0 AND lease_token = 0 AND reason = ?`,
+	DiscardMessage: `
+		DELETE FROM millrace_messages
+		WHERE consumer = ? AND message_id = ? AND status + 0 = ? AND lease_token = 0`,
 	ReplacePayload: `
 		UPDATE millrace_messages
 		SET payload = ?, payload_form = ?, payload_ref = ?, payload_hash = ?

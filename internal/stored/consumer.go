@@ -67,12 +67,6 @@ func (r *Rows) ConsumerIn(ctx context.Context, db sqlx.QueryerContext, name stri
 	return row, database.Explain(err)
 }
 
-// Outdated reports whether the consumer has a newer epoch.
-func (r *Rows) Outdated(ctx context.Context, of Name) (bool, error) {
-	all, err := r.Consumers(ctx, of.Name, nil)
-	return slices.ContainsFunc(all, func(c Consumer) bool { return c.Epoch > of.Epoch }), err
-}
-
 // Consumers lists the consumers of the namespace, without those of leases: all, or those with this
 // name and epoch.
 func (r *Rows) Consumers(ctx context.Context, name string, epoch *int) ([]Consumer, error) {

@@ -75,22 +75,14 @@ func (r *Rows) AuditOf(
 	return nil
 }
 
-// Remediable returns [ErrWrongState] unless an operator can retry the message and replace its payload.
+// Remediable returns [ErrWrongState] unless an operator can retry or discard the message, and replace its payload.
 func (m *Message) Remediable() error {
 	if !m.Status.Retryable() {
-		return fmt.Errorf("it is %s, and only %s, %s and %s messages can be tried again or corrected: %w",
+		return fmt.Errorf("it is %s, and only %s, %s and %s messages can be tried again, corrected or discarded: %w",
 			m.Status, Parked, FailedTerminal, FailedRetryable, ErrWrongState)
 	}
 	if m.LeaseToken != 0 {
 		return fmt.Errorf("it is %s, and a process has leased it to try it now: %w", m.Status, ErrWrongState)
-	}
-	return nil
-}
-
-// Discardable returns [ErrWrongState] unless an operator can discard the message.
-func (m *Message) Discardable() error {
-	if !m.Status.Stuck() {
-		return fmt.Errorf("it is %s, and only %s and %s messages can be discarded: %w", m.Status, Parked, FailedTerminal, ErrWrongState)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,7 +23,7 @@ import (
 )
 
 func TestBlobs(t *testing.T) {
-	testdb.Conformance(t, blobBodies)
+	testdb.Conformance(t, slices.Concat(blobBodies, epochPayloadBodies))
 }
 
 // blobs is a directory that fails or waits where a test wants it to.

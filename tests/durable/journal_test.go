@@ -83,6 +83,7 @@ var journalBodies = []testdb.Body{
 		}
 	})},
 	{Name: "a blob store that takes nothing", Why: "a handled message is not to blame: no attempt counts, and nothing is poison", Run: testdb.With(newBed, unkept)},
+	{Name: "a blob store that does not answer", Why: "Timeout runs out, and no attempt counts either", Run: testdb.With(newBed, unanswered)},
 	{Name: "a journal of another consumer", Why: "off is the default, and nothing is kept", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.inboxed(quick(b.store), effect)
 		msg := newMessage()
@@ -230,4 +231,38 @@ func unkept(t *testing.T, b *bed) {
 	assert.Zero(t, poison.Load())
 	assert.Zero(t, parked.Load())
 	assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM millrace_journal`))
+}
+
+// silentBlobs answers only while it is well.
+type silentBlobs struct {
+	*blobs
+	well atomic.Bool
+}
+
+func (b *silentBlobs) Put(ctx context.Context, name string, body []byte) error {
+	if !b.well.Load() {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return b.blobs.Put(ctx, name, body)
+}
+
+// unanswered has a service journal messages while its blob store does not answer.
+func unanswered(t *testing.T, b *bed) {
+	files := &silentBlobs{blobs: newBlobs(t)}
+	files.well.Store(true)
+	store, _ := b.filing(files, time.Hour)
+	durable := storeFirst(store)
+	durable.MaxAttempts = 1
+	parked, stored := countOnPark(&durable), large()
+	require.NoError(t, b.queue(store).Put(t.Context(), "orders", stored))
+	files.well.Store(false)
+	var runs atomic.Int32
+	in := millrace.Inbox{Store: store, Timeout: 500 * time.Millisecond, Options: inbox.Options{Journal: true, RecordFailures: true}}
+	b.start(durable, silent(func(msg *message.Message) error { runs.Add(1); return effect(msg) }), in.Middleware)
+	rig.Eventually(t, "it is tried more often than it may fail", func() bool { return runs.Load() > 1 })
+	assert.Zero(t, b.effects(stored))
+	files.well.Store(true)
+	rig.Eventually(t, "it is handled", func() bool { return b.rows() == 0 && b.effects(stored) == 1 })
+	assert.Zero(t, parked.Load())
 }
