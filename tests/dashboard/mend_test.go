@@ -157,8 +157,9 @@ var mendBodies = []testdb.Body{
 		b.Await(3, `SELECT COUNT(*) FROM millrace_messages WHERE id <> `+theirs)
 		assert.Equal(t, 2, b.Audited("retry", "owner added"))
 
+		listed := b.get("inbox?sort=-stored")
 		db.Do(t, `UPDATE millrace_messages SET status = 7, due_at = ? WHERE id = `+boxes[3], time.Now().Add(time.Hour).UnixMicro())
-		asked = b.choose(b.get("inbox?sort=-stored"), "messages-discard", "test orders")
+		asked = b.choose(listed, "messages-discard", "test orders")
 		b.shows(asked, "Discard 2 messages?", "It cannot be discarded: it is held")
 		next := b.done(b.confirm(asked, "messages-discard"))
 		b.shows(next, "2 messages were discarded", "order-0003")
