@@ -308,7 +308,7 @@ func (q *Queue) rekeyed(ctx context.Context, row stored.Message, same bool) (as 
 	}
 	msg, err := l.Message(ctx)
 	if err != nil {
-		return as, nil // the queue reports this when it takes the message
+		return as, nil //nolint:nilerr // the queue reports this when it takes the message
 	}
 	if unopened == nil {
 		as.msg = msg
