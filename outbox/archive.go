@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/database"
 )
@@ -52,7 +53,7 @@ func (p *Publisher) Archive(ctx context.Context, f ArchiveFilter, after int64, l
 		return nil, fmt.Errorf("outbox: list sent messages: limit %d is not between 1 and %d", limit, MaxPage)
 	}
 	var rows []sentRow
-	if err := p.db.SelectContext(ctx, &rows, p.sql.SelectSent, append(f.args(after), limit)...); err != nil {
+	if err := sqlx.SelectContext(ctx, p.db.Reader(ctx), &rows, p.sql.SelectSent, append(f.args(after), limit)...); err != nil {
 		return nil, fmt.Errorf("outbox: list sent messages: %w", database.Explain(err))
 	}
 	all := make([]Archived, 0, len(rows))
@@ -104,7 +105,7 @@ func (p *Publisher) CountArchive(ctx context.Context, f ArchiveFilter) ([]TopicC
 		Last     int64  `db:"last_at"`
 		LastID   int64  `db:"last_id"`
 	}
-	if err := p.db.SelectContext(ctx, &rows, p.sql.CountSent, f.args(0)...); err != nil {
+	if err := sqlx.SelectContext(ctx, p.db.Reader(ctx), &rows, p.sql.CountSent, f.args(0)...); err != nil {
 		return nil, fmt.Errorf("outbox: count sent messages: %w", database.Explain(err))
 	}
 	counts := make([]TopicCount, 0, len(rows))

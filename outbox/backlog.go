@@ -7,6 +7,8 @@ import (
 	"math"
 	"time"
 
+	"github.com/jmoiron/sqlx"
+
 	"github.com/millrace-go/millrace/internal/bounded"
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
@@ -50,7 +52,7 @@ func (p *Publisher) Backlog(ctx context.Context, o BacklogOptions) (Backlog, err
 		Messages int   `db:"messages"`
 		Age      int64 `db:"age"`
 	}
-	if err := p.db.SelectContext(ctx, &rows, p.sql.CountBacklog, most+1, most+1, most+1, most+1); err != nil {
+	if err := sqlx.SelectContext(ctx, p.db.Reader(ctx), &rows, p.sql.CountBacklog, most+1, most+1, most+1, most+1); err != nil {
 		return Backlog{}, fmt.Errorf("outbox: backlog: %w", database.Explain(err))
 	}
 	var b Backlog

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jmoiron/sqlx"
+
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
@@ -91,7 +93,7 @@ func (p *Publisher) CausedBy(ctx context.Context, consumer, messageID string, fr
 
 func (p *Publisher) causedBy(ctx context.Context, cause string, from, until time.Time) ([]Entry, error) {
 	var lowest, highest int64
-	if err := p.db.QueryRowContext(ctx, p.sql.SelectEnds).Scan(&lowest, &highest); err != nil {
+	if err := p.db.Reader(ctx).QueryRowxContext(ctx, p.sql.SelectEnds).Scan(&lowest, &highest); err != nil {
 		return nil, err
 	}
 	first, err := p.idAt(ctx, lowest, highest, from)
@@ -103,7 +105,7 @@ func (p *Publisher) causedBy(ctx context.Context, cause string, from, until time
 		return nil, err
 	}
 	var rows []entryRow
-	if err := p.db.SelectContext(ctx, &rows, p.sql.SelectCaused, first, behind-1, cause, mostCaused); err != nil {
+	if err := sqlx.SelectContext(ctx, p.db.Reader(ctx), &rows, p.sql.SelectCaused, first, behind-1, cause, mostCaused); err != nil {
 		return nil, err
 	}
 	entries := make([]Entry, 0, len(rows))
@@ -126,7 +128,7 @@ func (p *Publisher) idAt(ctx context.Context, lowest, highest int64, at time.Tim
 	for lowest <= highest {
 		middle := lowest + (highest-lowest)/2
 		var id, created int64
-		err := p.db.QueryRowContext(ctx, p.sql.SelectNext, middle).Scan(&id, &created)
+		err := p.db.Reader(ctx).QueryRowxContext(ctx, p.sql.SelectNext, middle).Scan(&id, &created)
 		switch {
 		case errors.Is(err, sql.ErrNoRows): // relays have deleted the rest meanwhile
 			highest = middle - 1

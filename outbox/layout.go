@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jmoiron/sqlx"
+
 	"github.com/millrace-go/millrace/internal/database"
 )
 
@@ -63,7 +65,8 @@ func (p *Publisher) Shards(ctx context.Context) (Layout, error) {
 // layout reads shards before relays, as [keeper.look] does: so an owner that is not among the
 // relays is gone, and not new.
 func (d *tables) layout(ctx context.Context) (l Layout, err error) {
-	now, err := d.division(ctx)
+	db := d.db.Reader(ctx)
+	now, err := d.division(ctx, db)
 	if errors.Is(err, sql.ErrNoRows) {
 		return l, nil
 	}
@@ -74,7 +77,7 @@ func (d *tables) layout(ctx context.Context) (l Layout, err error) {
 		Shard int   `db:"shard"`
 		Owner int64 `db:"owner"`
 	}
-	if err := d.db.SelectContext(ctx, &owners, d.sql.SelectShards, now.generation); err != nil {
+	if err := sqlx.SelectContext(ctx, db, &owners, d.sql.SelectShards, now.generation); err != nil {
 		return l, fmt.Errorf("read the shards: %w", err)
 	}
 	var relays []struct {
@@ -86,7 +89,7 @@ func (d *tables) layout(ctx context.Context) (l Layout, err error) {
 		OutSince  sql.NullInt64  `db:"broker_out_since"`
 		Now       int64
 	}
-	if err := d.db.SelectContext(ctx, &relays, d.sql.ListRelays); err != nil {
+	if err := sqlx.SelectContext(ctx, db, &relays, d.sql.ListRelays); err != nil {
 		return l, fmt.Errorf("read the relays: %w", err)
 	}
 	at := make(map[int64]int) // relays by their tokens

@@ -95,8 +95,10 @@ func (l *ledger) statements(d *tables, token int64, retention time.Duration) []s
 	for _, p := range l.postpone {
 		add(len(p.letters), d.sql.Postpone, dialect.Pairs(p.letters), p.delay.Microseconds(), p.reason)
 	}
-	if len(l.aside) > 0 {
-		add(len(l.aside), d.sql.SetAside, dialect.Asides(l.aside))
+	for rest := l.aside; len(rest) > 0; { // in their order: a later one of a key never before an earlier one
+		now := asideAtOnce(rest)
+		rest = rest[len(now):]
+		add(len(now), d.sql.SetAside, dialect.Asides(now))
 	}
 	if len(l.hold) > 0 {
 		rows := make([]dialect.Row, 0, len(l.hold))
@@ -116,6 +118,23 @@ func (l *ledger) statements(d *tables, token int64, retention time.Duration) []s
 		add(len(l.sent), d.sql.KeepSent, dialect.Pairs(l.sent), retention.Microseconds())
 	}
 	return all
+}
+
+// asideBytes is the size of a statement that sets messages aside: a megabyte is the smallest packet that MySQL and MariaDB
+// have by default, and a driver that puts arguments into the text escapes the quotes in it.
+const asideBytes = 1 << 19
+
+// asideAtOnce returns as many of the first as one statement carries, and at least one.
+func asideAtOnce(all []dialect.Aside) []dialect.Aside {
+	n, size := 0, 0
+	for n < len(all) {
+		size += 200 + 6*len(all[n].Error) // JSON writes some bytes as \u003c
+		if n > 0 && size > asideBytes {
+			break
+		}
+		n++
+	}
+	return all[:n]
 }
 
 // flusher writes ledgers, one at a time; results that come meanwhile go into the next.

@@ -60,7 +60,7 @@ func (p *Publisher) ListParked(ctx context.Context, after int64, limit int) ([]P
 // FindParked returns the parked message with this id, without its payload. It returns
 // [ErrNotFound] if there is no such message, and [ErrWrongState] if it is not parked.
 func (p *Publisher) FindParked(ctx context.Context, id int64) (Parked, error) {
-	row, err := p.find(ctx, p.db, p.sql.ListParked, id)
+	row, err := p.find(ctx, p.db.Reader(ctx), p.sql.ListParked, id)
 	if err != nil {
 		return Parked{}, errorf("message %d: %w", id, database.Explain(err))
 	}
@@ -81,7 +81,7 @@ func (p *Publisher) listParked(ctx context.Context, statement string, after int6
 		return nil, fmt.Errorf("outbox: list parked messages: limit %d is less than 1", limit)
 	}
 	var rows []parkedRow
-	if err := p.db.SelectContext(ctx, &rows, statement, after, limit); err != nil {
+	if err := sqlx.SelectContext(ctx, p.db.Reader(ctx), &rows, statement, after, limit); err != nil {
 		return nil, fmt.Errorf("outbox: list parked messages: %w", database.Explain(err))
 	}
 	all := make([]Parked, 0, len(rows))
@@ -163,7 +163,7 @@ func (p *Publisher) decide(
 	if err := by.validate(); err != nil {
 		return errorf("%s message %d: %w", action, id, err)
 	}
-	row, err := p.find(ctx, p.db, p.sql.SelectParked, id)
+	row, err := p.find(ctx, p.db.Reader(ctx), p.sql.SelectParked, id)
 	if err == nil {
 		err = p.db.Write(ctx, func(tx *sqlx.Tx) error {
 			if err := p.audit(ctx, tx, row, action, by); err != nil {

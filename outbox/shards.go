@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math/bits"
+
+	"github.com/jmoiron/sqlx"
 )
 
 // shardCount is into how many shards the order keys are divided. Each shard has one relay at a
@@ -43,7 +45,7 @@ func (k *keeper) prepare(ctx context.Context) (division, error) {
 	if _, err := k.db.Exec(ctx, k.sql.InsertLayout, shardCount, shardCount); err != nil {
 		return division{}, fmt.Errorf("make the layout: %w", err)
 	}
-	d, err := k.division(ctx)
+	d, err := k.division(ctx, k.db)
 	if err != nil || d.generation > 1 { // a later generation was made together with its shards
 		return d, err
 	}
@@ -53,9 +55,9 @@ func (k *keeper) prepare(ctx context.Context) (division, error) {
 	return d, nil
 }
 
-func (d *tables) division(ctx context.Context) (now division, err error) {
+func (d *tables) division(ctx context.Context, db sqlx.QueryerContext) (now division, err error) {
 	var target int // only earlier releases could change the number
-	err = d.db.QueryRowxContext(ctx, d.sql.SelectLayout).Scan(&now.generation, &now.shards, &target)
+	err = db.QueryRowxContext(ctx, d.sql.SelectLayout).Scan(&now.generation, &now.shards, &target)
 	if err != nil {
 		return now, fmt.Errorf("read the number of shards: %w", err)
 	}

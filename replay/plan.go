@@ -54,12 +54,7 @@ func (p *Replayer) plan(ctx context.Context, r *Request) (plan Plan, err error) 
 		plan.Messages += c.Messages
 		plan.lastID = max(plan.lastID, c.lastID)
 	}
-	msgs, err := p.first(ctx, r, plan.lastID)
-	if err != nil {
-		return plan, err
-	}
-	plan.LookedAt = len(msgs)
-	forecasts, err := admin.New(p.store).Forecast(ctx, msgs)
+	forecasts, err := p.look(ctx, r, &plan)
 	if err != nil {
 		return plan, err
 	}
@@ -80,20 +75,32 @@ func (p *Replayer) plan(ctx context.Context, r *Request) (plan Plan, err error) 
 	return plan, err
 }
 
-// first returns the first messages that r selects, at most LookAt.
-func (p *Replayer) first(ctx context.Context, r *Request, upTo int64) (msgs []*message.Message, err error) {
-	const page = 500
-	for after := int64(0); len(msgs) < LookAt; {
-		items, err := r.From.page(ctx, r.Filter, after, upTo, page)
-		if err != nil || len(items) == 0 {
-			return msgs, err
+// look returns what consumers would do with the first messages that r selects, at most LookAt. It holds one page of them
+// at a time.
+func (p *Replayer) look(ctx context.Context, r *Request, plan *Plan) ([]admin.Forecast, error) {
+	o := outlook{of: admin.New(p.store), seen: make(map[string]map[string]bool)}
+	source := newPages(r, plan.lastID)
+	for after, last := int64(0), false; !last && plan.LookedAt < LookAt; {
+		items, end, err := source.after(ctx, after, atOnce)
+		if err != nil {
+			return nil, err
 		}
-		after = items[len(items)-1].id
+		if last = end; len(items) > 0 {
+			after = items[len(items)-1].id
+		}
+		var msgs []*message.Message
 		for _, i := range r.named(items) {
 			msgs = append(msgs, i.msg)
 		}
+		msgs = msgs[:min(len(msgs), LookAt-plan.LookedAt)]
+		if len(msgs) > 0 || last && plan.LookedAt == 0 { // even if there are none, it names the consumers
+			if err := o.add(ctx, msgs); err != nil {
+				return nil, err
+			}
+		}
+		plan.LookedAt += len(msgs)
 	}
-	return msgs[:LookAt], nil
+	return o.sums, nil
 }
 
 // named returns the items that Filter.IDs names.

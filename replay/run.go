@@ -101,21 +101,17 @@ func (p *Replayer) insert(ctx context.Context, asked *Request) (err error) {
 	})
 }
 
-// atOnce is how many messages one batch has.
-const atOnce = 500
-
 // send runs the replay until it is done.
 func (p *Replayer) send(ctx context.Context, r *Request, s *Status) error {
-	limit := min(atOnce, r.PerSecond)
+	source := newPages(r, s.LastID)
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		items, err := r.From.page(ctx, r.Filter, s.Reached, s.LastID, limit)
+		items, last, err := source.after(ctx, s.Reached, min(atOnce, r.PerSecond))
 		if err != nil {
 			return err
 		}
-		last := len(items) < limit
 		began, sent := time.Now(), 0
 		if len(items) > 0 {
 			if sent, err = p.batch(ctx, r, s, items); err != nil {

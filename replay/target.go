@@ -86,7 +86,8 @@ func (t toQueue) put(ctx context.Context, items []item, allowed *admin.Operator)
 
 // Publisher sends messages at once, to the topics that they came from. If the process dies or the
 // publisher fails in the middle of a batch, whoever continues the replay sends that batch again, with
-// what was sent of it. A batch has 500 messages at most, or Request.PerSecond if that is less.
+// what was sent of it. A batch has 500 messages at most, or Request.PerSecond if that is less, and 32 MiB if it is more than
+// one message.
 //
 // Before each batch the replay looks whether another process has cancelled or advanced it. What
 // happens after that look is noticed when the batch is sent: of two calls that begin a batch at the

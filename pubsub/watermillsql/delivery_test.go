@@ -318,3 +318,45 @@ func TestNoPublisherIsPassedOver(t *testing.T) {
 		all.Wait()
 	})
 }
+
+// The statement of the documentation has a server deliver what came from one that had counted more transactions: nothing is
+// lost of what was unread, also where it has a lower offset than what was acked, or was published since.
+func TestTablesThatMoveToAnotherServer(t *testing.T) {
+	db := testdb.On(t, "postgres")
+	p := newPublisher(t, db, "orders")
+	for _, uuid := range []string{"1", "2", "3"} {
+		publish(t, p, "orders", uuid)
+	}
+	exec(t, db, `UPDATE watermill_orders SET transaction_id = CASE "offset"
+		WHEN 1 THEN (SELECT transaction_id FROM watermill_orders WHERE "offset" = 2)
+		WHEN 2 THEN (SELECT transaction_id FROM watermill_orders WHERE "offset" = 1) ELSE transaction_id END`)
+	for group, acks := range map[string][]string{"slow": {"2"}, "fast": {"2", "1", "3"}} {
+		s := newSubscriber(t, db, group)
+		messages := subscribe(t, s, "orders")
+		for _, uuid := range acks {
+			msg := receive(t, messages)
+			assert.Equal(t, uuid, msg.UUID)
+			msg.Ack()
+		}
+		if group == "slow" {
+			receive(t, messages) // the first is acked in the database, this one is not
+		} else {
+			(&billing{T: t, db: db}).drained("orders", group, len(acks))
+		}
+		require.NoError(t, s.Close())
+	}
+	const more = `(%[1]s::text::bigint + 1000000000000)::text::xid8`
+	exec(t, db, fmt.Sprintf(`UPDATE watermill_orders SET transaction_id = `+more, "transaction_id"))
+	exec(t, db, fmt.Sprintf(`UPDATE watermill_offsets_orders SET last_processed_transaction_id = `+more, "last_processed_transaction_id"))
+	publish(t, p, "orders", "4")
+	exec(t, db, documented(t, "WITH moved"))
+	publish(t, p, "orders", "5")
+	for group, want := range map[string][]string{"slow": {"1", "2", "3", "4", "5"}, "fast": {"4", "5"}} {
+		messages := subscribe(t, newSubscriber(t, db, group), "orders")
+		for _, uuid := range want {
+			msg := receive(t, messages)
+			assert.Equal(t, uuid, msg.UUID, group)
+			msg.Ack()
+		}
+	}
+}

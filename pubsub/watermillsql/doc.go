@@ -52,6 +52,25 @@
 // If handlers are slow, let an outbox.Relay publish to a broker instead: relays do not wait for
 // the transactions of others.
 //
+// # PostgreSQL: tables that move to another server
+//
+// watermill-sql orders messages by the ids of their transactions, which every server counts for itself. A server that gets the
+// tables by pg_dump or by logical replication, as in some blue/green deployments, may count from less. Then it delivers nothing,
+// neither what was unread nor what is published there, until it has counted as far, and nobody sees an error: Publish succeeds,
+// and so does a relay. A replica that becomes the primary, a copy of the files and pg_upgrade keep the ids.
+//
+// After such a move, before services start on the new server, run for each topic
+//
+//	WITH moved AS (UPDATE "watermill_orders" SET transaction_id = '0')
+//	UPDATE "watermill_offsets_orders" SET last_processed_transaction_id = '0', offset_acked = COALESCE(
+//		(SELECT MIN("offset") - 1 FROM "watermill_orders"
+//			WHERE (transaction_id, "offset") > (last_processed_transaction_id, offset_acked)
+//				OR transaction_id < pg_snapshot_xmax(pg_current_snapshot())),
+//		(SELECT MAX("offset") FROM "watermill_orders"), 0)
+//
+// Groups then get everything that they have not acked, and what was published on the new server; some of the messages that they
+// have acked can come again. Logical replication leaves sequences behind: set the one of "offset" first.
+//
 // # MySQL and MariaDB: batches lock the end of the table
 //
 // A Subscriber whose batch reaches the end of the table locks it until the batch is handled, and

@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
@@ -87,6 +88,45 @@ var handlerBodies = []testdb.Body{
 			}},
 		)
 	}},
+	{Name: "operators' calls in a handler", Why: "they run in the handler's transaction and wait for no other", Run: func(t *testing.T, db *testdb.DB) {
+		o := newOffice(t, db.Open(t, testdb.Pool(1)))
+		require.NoError(t, o.publisher(standalone).Publish("orders", carried(t.Context(), "retried", "discarded")...))
+		o.db.Do(t, `UPDATE millrace_outbox SET status = ?`, rowParked)
+		require.NoError(t, do(o.handler(o.operates), newOrder()))
+		assert.Equal(t, []string{"retried", "new"}, o.stored())
+	}},
+}
+
+// operates is a handler that calls all that an operator may.
+func (o *office) operates(msg *message.Message) ([]*message.Message, error) {
+	ctx := msg.Context()
+	require.NoError(o, o.put(ctx, "new"))
+	figures, err := o.out.Backlog(ctx, outbox.BacklogOptions{})
+	require.NoError(o, err)
+	assert.Equal(o, []int{1, 2}, []int{figures.Pending.N, figures.Parked.N})
+	parked, err := o.out.Parked(ctx, 0, 10)
+	require.NoError(o, err)
+	require.Len(o, parked, 2)
+	listed, err := o.out.ListParked(ctx, 0, 10)
+	require.NoError(o, err)
+	assert.Len(o, listed, 2)
+	_, err = o.out.FindParked(ctx, parked[0].ID)
+	require.NoError(o, err)
+	_, err = o.out.Reveal(ctx, parked[0].ID, ann)
+	require.NoError(o, err)
+	require.NoError(o, o.out.Retry(ctx, parked[0].ID, ann))
+	require.NoError(o, o.out.Discard(ctx, parked[1].ID, ann))
+	_, err = o.out.FindParked(ctx, parked[1].ID)
+	require.ErrorIs(o, err, outbox.ErrNotFound)
+	caused, err := o.out.CausedBy(ctx, "billing", msg.UUID, time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
+	require.NoError(o, err)
+	assert.Len(o, caused, 1)
+	_, err = o.out.Archive(ctx, outbox.ArchiveFilter{}, 0, 10)
+	require.NoError(o, err)
+	_, err = o.out.CountArchive(ctx, outbox.ArchiveFilter{})
+	require.NoError(o, err)
+	_, err = o.out.Shards(ctx)
+	return nil, err
 }
 
 func requireTx(i *millrace.Inbox) { i.RequireTx = true }

@@ -142,3 +142,23 @@ func (r refusing) Publish(topic string, msgs ...*message.Message) error {
 	}
 	return partial
 }
+
+// A relay records failures on a server with small packets, however many there are and however long their errors.
+func TestFailuresLargerThanAPacketAreRecorded(t *testing.T) {
+	t.Parallel()
+	db := testdb.At(t, "mysql", servers.MariaDB(t, "max-allowed-packet=1048576").DSN())
+	page := outbox.Permanent(errors.New(strings.Repeat("<p>", 1000)))
+	const count = 300
+	for name, params := range map[string][]string{"prepared": nil, "in the text": {"interpolateParams", "true"}} {
+		t.Run(name, func(t *testing.T) {
+			p, b := newPost(t, db), newStrict(t)
+			b.refusing(func(string, *message.Message) error { return page })
+			p.store("orders", letters("", count)...)
+			start(t, p.relayOn(db.Open(t, testdb.Params(params...)).DB, b, holding))
+			rig.Eventually(t, "all are parked", func() bool {
+				return p.db.Count(t, `SELECT COUNT(*) FROM millrace_outbox WHERE status = ?`, rowParked) == count
+			})
+			p.db.Do(t, `DELETE FROM millrace_outbox`)
+		})
+	}
+}

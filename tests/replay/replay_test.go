@@ -24,7 +24,7 @@ import (
 )
 
 func TestReplays(t *testing.T) {
-	testdb.Conformance(t, slices.Concat(bodies, journalBodies, deadBodies, drainBodies, panicBodies))
+	testdb.Conformance(t, slices.Concat(bodies, planBodies, journalBodies, deadBodies, drainBodies, panicBodies))
 }
 
 // sink is a broker that keeps what it gets, and fails when it is told to.
