@@ -40,7 +40,7 @@ func (b *batches) claim(part []*member) *batchRun {
 		if err != nil {
 			return nil
 		}
-		r, rest, err := b.claimGuarded(pass, part)
+		r, rest, err := b.claimGuarded(&pass, first, part)
 		if err == nil {
 			s.answers(pass)
 			if r != nil {
@@ -61,28 +61,28 @@ func (b *batches) claim(part []*member) *batchRun {
 }
 
 // claimGuarded is claimOnce. If a user's function panics in it, another delivery may probe the database.
-func (b *batches) claimGuarded(pass outage.Pass, part []*member) (r *batchRun, rest []*member, err error) {
+func (b *batches) claimGuarded(pass *outage.Pass, first *claim, part []*member) (r *batchRun, rest []*member, err error) {
 	returned := false
 	defer func() {
 		if !returned {
 			pass.Cancel()
 		}
 	}()
-	r, rest, err = b.claimOnce(part)
+	r, rest, err = b.claimOnce(pass, first, part)
 	returned = true
 	return r, rest, err
 }
 
 // claimOnce tries to claim the keys of part. Where that leaves some that must not be in the transaction, it rolls
 // back and returns the rest.
-func (b *batches) claimOnce(part []*member) (r *batchRun, rest []*member, err error) {
+func (b *batches) claimOnce(pass *outage.Pass, first *claim, part []*member) (r *batchRun, rest []*member, err error) {
 	c, s := b.consumer, b.consumer.store
 	batch := part[0].batch
 	reg, err := c.register(batch.ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	leave, err := c.slot(batch.ctx)
+	leave, err := first.slot(batch.ctx, pass)
 	if err != nil {
 		return nil, nil, err
 	}

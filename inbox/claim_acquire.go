@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -87,7 +88,7 @@ func (cl *claim) acquire() error {
 		if err != nil {
 			return err
 		}
-		following, err := cl.guarded(pass, next)
+		following, err := cl.guarded(&pass, next)
 		if err != nil {
 			if !cl.endMove(pass, err, contended) {
 				return err
@@ -134,7 +135,7 @@ func (cl *claim) firstMove() move {
 func (cl *claim) enterOutage() (outage.Pass, error) {
 	pass, up := cl.consumer.store.outage.Enter(cl.ctx)
 	if err := cl.ctx.Err(); err != nil {
-		pass.Cancel()
+		pass.Yield()
 		return pass, err
 	}
 	if !up {
@@ -175,20 +176,20 @@ func (s *Store) answers(pass outage.Pass) {
 }
 
 // guarded makes the move what. If a user's function panics in it, another delivery may probe the database.
-func (cl *claim) guarded(pass outage.Pass, what move) (next move, err error) {
+func (cl *claim) guarded(pass *outage.Pass, what move) (next move, err error) {
 	returned := false
 	defer func() {
 		if !returned {
 			pass.Cancel()
 		}
 	}()
-	next, err = cl.moveInSlot(what)
+	next, err = cl.moveInSlot(pass, what)
 	returned = true
 	return next, err
 }
 
 // moveInSlot makes one move in a slot, which only a fresh claim keeps.
-func (cl *claim) moveInSlot(what move) (next move, err error) {
+func (cl *claim) moveInSlot(pass *outage.Pass, what move) (next move, err error) {
 	d := cl.delivery
 	cl.joins = 0
 	reg, err := cl.consumer.register(d.ctx)
@@ -202,7 +203,7 @@ func (cl *claim) moveInSlot(what move) (next move, err error) {
 		}
 		cl.former32 = reg.ID
 	}
-	leave, err := cl.consumer.slot(d.ctx)
+	leave, err := cl.slot(d.ctx, pass)
 	if err != nil {
 		return 0, err
 	}
@@ -224,6 +225,37 @@ func (cl *claim) moveInSlot(what move) (next move, err error) {
 		}
 	}
 	return next, cl.unlessSilent(err) // in the slot, so that a connection is free
+}
+
+// atOnce is a context that has ended: with it, slot takes a slot that is free, and does not wait.
+var atOnce = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// slot waits for a slot. A delivery that probes the database lets others probe while it waits, since that may be until
+// a handler ends.
+func (cl *claim) slot(ctx context.Context, pass *outage.Pass) (leave func(), err error) {
+	c := cl.consumer
+	for pass.Probes() {
+		if leave, err := c.slot(atOnce); err == nil { //nolint:contextcheck // it does not wait
+			return leave, nil
+		}
+		pass.Yield()
+		if leave, err = c.slot(ctx); err != nil {
+			return nil, err
+		}
+		var admitted bool
+		if *pass, admitted = c.store.outage.TryEnter(); admitted {
+			return leave, nil
+		}
+		leave()
+		if *pass, err = cl.enterOutage(); err != nil {
+			return nil, err
+		}
+	}
+	return c.slot(ctx)
 }
 
 // claimInTx begins a transaction whose first statement claims the key. If the claim is fresh, the

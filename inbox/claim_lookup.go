@@ -69,7 +69,7 @@ func (cl *claim) look() (next move, err error) {
 		row.Hash, row.OpenHash.Int64 = d.hash, d.hash
 	}
 	if row.Result != stored.ResultOpen {
-		return cl.completed(row)
+		return cl.completed(ctx, row)
 	}
 	if err := cl.lookOnly(retake); err != nil {
 		return 0, err
@@ -102,13 +102,13 @@ func (cl *claim) look() (next move, err error) {
 }
 
 // completed answers a copy of a message that was handled.
-func (cl *claim) completed(row lookup) (next move, err error) {
+func (cl *claim) completed(ctx context.Context, row lookup) (next move, err error) {
 	d := cl.delivery
 	if row.Result != stored.ResultImported && !d.is(row.Hash) {
 		return cl.collision()
 	}
 	if row.Outcome != nil {
-		cl.outcome, err = cl.consumer.store.openOutcome(d.ctx, cl.consumer.config.Name, string(row.Topic), row.Outcome)
+		cl.outcome, err = cl.consumer.store.openOutcome(ctx, cl.consumer.config.Name, string(row.Topic), row.Outcome)
 		if err != nil {
 			return 0, fmt.Errorf("stored outcome: %w", err)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/internal/stored"
+	"github.com/millrace-go/millrace/internal/writers"
 )
 
 // maxName is the length of the longest consumer name, so that every database can index it.
@@ -226,16 +227,14 @@ func (s *Store) enrol(config ConsumerConfig) (*claimConsumer, error) {
 	return c, nil
 }
 
-// slot waits for the right to have a transaction open: the consumer's, then the store's. The
-// caller already has the turn of its key, so copies that wait for the turn take no slots.
+// slot waits for the right to have a transaction open: the consumer's, then the store's. It takes what is free even if ctx
+// has ended. The caller already has the turn of its key, so copies that wait for the turn take no slots.
 func (c *claimConsumer) slot(ctx context.Context) (leave func(), err error) {
 	if c.slots == nil {
 		return c.store.slot(ctx)
 	}
-	select {
-	case c.slots <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err := writers.Take(ctx, c.slots); err != nil {
+		return nil, err
 	}
 	leaveStore, err := c.store.slot(ctx)
 	if err != nil {

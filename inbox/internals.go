@@ -68,14 +68,21 @@ func (i Internals) DeleteOutcome(ctx context.Context, tx *sqlx.Tx, consumer int3
 }
 
 // Refuse returns a handler that fails with err, after pauses: many sources redeliver at once what is nacked. In the
-// transaction of a claim, the claim pauses once that is rolled back.
+// transaction of a claim, the claim pauses once that is rolled back. Otherwise no handler runs, and to a queue it is no
+// attempt; a queue that delivers from its table has pauses of its own.
 func (Internals) Refuse(err error) message.HandlerFunc {
 	var p pace
 	return func(msg *message.Message) ([]*message.Message, error) {
-		if cl := claimOf(msg.Context()); cl != nil {
+		ctx := msg.Context()
+		if cl := claimOf(ctx); cl != nil {
 			cl.unserved = true
-		} else {
-			p.wait(msg.Context())
+			return nil, err
+		}
+		if a := deliveredBy(ctx); a != nil {
+			a.interrupted(err)
+		}
+		if leasedOf(ctx) == nil {
+			p.wait(ctx)
 		}
 		return nil, err
 	}

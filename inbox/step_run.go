@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 
@@ -100,7 +101,7 @@ func (r *stepRun) unrecorded(err error) {
 func (r *stepRun) record(ctx context.Context, result []byte, verified bool) ([]byte, error) {
 	e := stepEnd{state: stored.StepDone, verified: verified}
 	var unkept error
-	if e.kept, unkept = r.sealOnce(context.WithoutCancel(ctx), result); unkept != nil {
+	if e.kept, unkept = r.sealInTime(ctx, result); unkept != nil {
 		e.problem = errorText(unkept)
 	}
 	ours, err := r.insist(ctx, e)
@@ -113,6 +114,17 @@ func (r *stepRun) record(ctx context.Context, result []byte, verified bool) ([]b
 		return nil, Terminal(fmt.Errorf("it is done, but its result was not kept: %w", unkept))
 	}
 	return result, nil
+}
+
+// sealInTime is sealOnce within the lease, and for a while in any case: a step whose result is not kept cannot be repeated.
+func (r *stepRun) sealInTime(ctx context.Context, result []byte) (kept []byte, err error) {
+	until := r.sure.Add(-r.step.Lease / 10)
+	if least := time.Now().Add(afterwards); until.Before(least) {
+		until = least
+	}
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
+	defer cancel()
+	return r.sealOnce(ctx, result)
 }
 
 // lost ends a step that is done, but that another process has taken over since.

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace-go/millrace/internal/steady"
 	"github.com/millrace-go/millrace/internal/stored"
 	"github.com/millrace-go/millrace/internal/turns"
+	"github.com/millrace-go/millrace/internal/writers"
 )
 
 // Store records, in a service's own database, which messages its consumers have handled. It is safe
@@ -123,16 +124,14 @@ func NewStore(db *sqlx.DB, config Config) (*Store, error) {
 // recovers from panics of Config.Logger.
 func (s *Store) Logger() watermill.LoggerAdapter { return s.log }
 
-// slot waits for the right to hold a transaction.
+// slot waits for the right to hold a transaction. It takes a slot that is free even if ctx has ended.
 func (s *Store) slot(ctx context.Context) (leave func(), err error) {
 	s.slotsOnce.Do(func() {
 		s.slots = make(chan struct{}, s.maxInFlight())
 		s.leaveSlot = func() { <-s.slots }
 	})
-	select {
-	case s.slots <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err := writers.Take(ctx, s.slots); err != nil {
+		return nil, err
 	}
 	if !s.dialect.OneWriter {
 		return s.leaveSlot, nil

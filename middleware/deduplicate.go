@@ -3,7 +3,6 @@ package middleware
 import (
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -87,16 +86,15 @@ func (d Deduplicate) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		}
 		return inbox.Internals{}.Refuse(err)
 	}
-	handler, names := d.handlers(h), &naming{}
+	handler := handlers("middleware.Deduplicate", func(name string) (message.HandlerFunc, error) {
+		return d.Claims.Handler(d.config(name), h)
+	})
+	names := &naming{}
 	return leaving.Nack(func(msg *message.Message) ([]*message.Message, error) {
 		if d.Skip != nil && d.Skip(msg) {
 			return h(msg)
 		}
-		leased, err := handler(names.of(msg.Context(), d.Consumer))
-		if err != nil {
-			return nil, fmt.Errorf("middleware.Deduplicate: message %q: %w", msg.UUID, err)
-		}
-		return leased(msg)
+		return handler(names.of(msg.Context(), d.Consumer))(msg)
 	})
 }
 
@@ -113,22 +111,6 @@ func (d Deduplicate) Validate() error {
 		return fmt.Errorf("middleware.Deduplicate: invalid settings: %w", err)
 	}
 	return nil
-}
-
-// handlers returns a function that finds h with the leases of a consumer, by the handler's name,
-// which Deduplicate learns only from the first message.
-func (d Deduplicate) handlers(h message.HandlerFunc) func(name string) (message.HandlerFunc, error) {
-	var known sync.Map
-	return func(name string) (message.HandlerFunc, error) {
-		if leased, ok := known.Load(name); ok {
-			return leased.(message.HandlerFunc), nil
-		}
-		leased, err := d.Claims.Handler(d.config(name), h)
-		if err == nil {
-			known.Store(name, leased)
-		}
-		return leased, err
-	}
 }
 
 func (d Deduplicate) config(handler string) inbox.LeaseConfig {

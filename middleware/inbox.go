@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -105,16 +104,13 @@ func (i Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 func (i Inbox) each(
 	who string, h message.HandlerFunc, of func(inbox.ConsumerConfig) (message.HandlerFunc, error),
 ) message.HandlerFunc {
-	handler, names := i.handlers(of), &naming{}
+	handler := handlers(who, func(name string) (message.HandlerFunc, error) { return of(i.config(name)) })
+	names := &naming{}
 	return leaving.Nack(func(msg *message.Message) ([]*message.Message, error) {
 		if i.Skip != nil && i.Skip(msg) {
 			return skip(msg, h)
 		}
-		claimed, err := handler(names.of(msg.Context(), i.Consumer))
-		if err != nil {
-			return nil, fmt.Errorf("%s: message %q: %w", who, msg.UUID, err)
-		}
-		return claimed(msg)
+		return handler(names.of(msg.Context(), i.Consumer))(msg)
 	})
 }
 
@@ -185,23 +181,6 @@ func skip(msg *message.Message, h message.HandlerFunc) ([]*message.Message, erro
 type skipKey struct{}
 
 func skipped(ctx context.Context) bool { return ctx.Value(skipKey{}) != nil }
-
-// handlers returns a function that finds the handler of a consumer, which of makes, by the router's name for it,
-// which a middleware learns only from the first message.
-func (i Inbox) handlers(of func(inbox.ConsumerConfig) (message.HandlerFunc, error)) func(name string) (message.HandlerFunc, error) {
-	var known sync.Map
-	return func(name string) (message.HandlerFunc, error) {
-		if claimed, ok := known.Load(name); ok {
-			return claimed.(message.HandlerFunc), nil
-		}
-		claimed, err := of(i.config(name))
-		if err != nil {
-			return nil, err
-		}
-		first, _ := known.LoadOrStore(name, claimed) // of several first messages at once
-		return first.(message.HandlerFunc), nil
-	}
-}
 
 func (i Inbox) config(handler string) inbox.ConsumerConfig {
 	name := i.Consumer

@@ -2,6 +2,7 @@ package tests_test
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -17,6 +18,19 @@ func (lockedAway) Seal(_ context.Context, _ payload.Info, plain []byte) ([]byte,
 }
 
 func (lockedAway) Open(context.Context, payload.Info, []byte) ([]byte, error) { return nil, errBoom }
+
+// slowKeys is a codec whose key service answers nothing while it is away.
+type slowKeys struct {
+	lockedAway
+	away atomic.Bool
+}
+
+func (k *slowKeys) Open(ctx context.Context, _ payload.Info, sealed []byte) ([]byte, error) {
+	if k.away.Load() {
+		<-ctx.Done()
+	}
+	return sealed, ctx.Err()
+}
 
 // outbox is a publisher that writes into the transaction of each message's context.
 type outbox struct{ fail error }

@@ -327,6 +327,21 @@ var outcomeBodies = []testdb.Body{
 		rig.MustFail(t, b.inbox(invoice), newMessage("x"), "no topic")
 		assert.Equal(t, 0, b.effects())
 	})},
+	{Name: "an outcome whose key service answers nothing", Why: "the copy keeps its slot no longer than Timeout", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		codec := &slowKeys{}
+		b.store = b.newStore(b.db.DB, inbox.Config{Payloads: codec})
+		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
+		s.published.FailWith(errBoom)
+		msg := newMessage("x")
+		assert.False(t, s.deliver(again(msg)))
+		codec.away.Store(true)
+		assert.False(t, b.newService(invoice, millrace.Inbox{Store: b.store, Timeout: time.Second}.Middleware).deliver(again(msg)))
+		must(t, b.inbox(effect, func(i *millrace.Inbox) { i.Consumer = "another" }), newMessage("x"))
+		codec.away.Store(false)
+		s.published.FailWith(nil)
+		assert.True(t, s.deliver(again(msg)))
+		assert.Equal(t, 2, b.effects())
+	})},
 	{Name: "metadata that is not UTF-8, nil payload, nil metadata", Why: "what a handler returns comes back as it was", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		odd := []*message.Message{
 			{UUID: "\xff", Metadata: message.Metadata{"\xfe": "\x00", "": ""}, Payload: []byte{0, 255}},

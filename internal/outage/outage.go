@@ -40,19 +40,41 @@ func (b *Breaker) Enter(ctx context.Context) (Pass, bool) {
 		return Pass{breaker: b}, true
 	}
 	b.mu.Lock()
-	if !b.down.Load() {
-		b.mu.Unlock()
-		return Pass{breaker: b}, true
-	}
-	if !b.probing {
-		b.probing = true
-		pass := Pass{breaker: b, probe: b.over}
-		b.mu.Unlock()
-		return pass, true
-	}
+	pass, admitted := b.admit()
 	over, pause := b.over, b.pause
 	b.mu.Unlock()
-	return Pass{breaker: b}, wait(ctx, over, pause)
+	if admitted {
+		return pass, true
+	}
+	return pass, wait(ctx, over, pause)
+}
+
+// TryEnter is Enter for a caller that must not wait. It returns false if another caller probes the server.
+func (b *Breaker) TryEnter() (Pass, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.admit()
+}
+
+// admit admits a caller if there is no outage, or as the probe if there is none. The caller of admit holds the lock.
+func (b *Breaker) admit() (pass Pass, admitted bool) {
+	if !b.down.Load() {
+		return Pass{breaker: b}, true
+	}
+	if b.probing {
+		return Pass{breaker: b}, false
+	}
+	b.probing = true
+	return Pass{breaker: b, probe: b.over}, true
+}
+
+// Probes reports whether the call is a probe, for whose answer others wait.
+func (p Pass) Probes() bool { return p.probe != nil }
+
+// Yield lets another caller probe. The call goes on like one that was admitted before the outage.
+func (p *Pass) Yield() {
+	p.Cancel()
+	p.probe = nil
 }
 
 // Up reports that the server answered. It returns true if this ended an outage.

@@ -58,6 +58,34 @@ func TestOneProbeAtATime(t *testing.T) {
 	})
 }
 
+func TestAProbeThatYieldsIsLikeACallFromBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b outage.Breaker
+		pass, up := b.TryEnter()
+		require.True(t, up)
+		assert.False(t, pass.Probes())
+		pass.Down(t.Context())
+
+		yielded := enter(t, &b)
+		require.True(t, yielded.Probes())
+		began := time.Now()
+		_, up = b.TryEnter()
+		assert.False(t, up, "a second probe")
+		assert.Equal(t, began, time.Now(), "it waited")
+		yielded.Yield()
+		assert.False(t, yielded.Probes())
+		probe, up := b.TryEnter()
+		require.True(t, up)
+		require.True(t, probe.Probes())
+		yielded.Cancel()
+		_, up = b.TryEnter()
+		assert.False(t, up, "a second probe, since who had yielded ended")
+		assert.True(t, yielded.Up())
+		_, up = b.TryEnter()
+		assert.True(t, up)
+	})
+}
+
 func TestWhoBeginsAnOutageHoldsTheProbesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b outage.Breaker

@@ -13,17 +13,31 @@ import (
 // Queue admits one writer at a time. Goroutines that wait on a channel are served in order.
 type Queue chan struct{}
 
-// Enter waits for the turn to write; the returned function ends the turn. A nil Queue admits
-// everyone at once.
+// Enter waits for the turn to write; the returned function ends the turn. It takes a turn that is free even
+// if ctx has ended. A nil Queue admits everyone at once.
 func (q Queue) Enter(ctx context.Context) (leave func(), err error) {
 	if q == nil {
 		return func() {}, nil
 	}
+	if err := Take(ctx, q); err != nil {
+		return nil, err
+	}
+	return func() { <-q }, nil
+}
+
+// Take waits for one of the places of a channel, and fills it. It fills a place that is free even if ctx has
+// ended.
+func Take(ctx context.Context, places chan<- struct{}) error {
 	select {
-	case q <- struct{}{}:
-		return func() { <-q }, nil
+	case places <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case places <- struct{}{}:
+		return nil
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return ctx.Err()
 	}
 }
 

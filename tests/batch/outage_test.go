@@ -1,11 +1,14 @@
 package batch_test
 
 import (
+	"context"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -52,6 +55,56 @@ func TestOutageAtTheClaimsOfABatch(t *testing.T) {
 			})
 			b.once(append(before, during...))
 			assert.Zero(t, b.events.Count("failed"))
+		})
+	}
+}
+
+// While a batch that would find out whether the database is back waits for the slot of its consumer, others find out.
+func TestAnOutageEndsThoughABatchWaitsForASlot(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"postgres", "mysql"} { // SQLite has one slot, for all consumers
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t, testdb.On(t, name))
+			pool := faults.Open(t, b.db)
+			store := b.newStore(pool.DB)
+			entered, goOn := make(chan struct{}), make(chan struct{})
+			h := b.batch(2, func(ctx context.Context, msgs []*message.Message) error {
+				if len(msgs) == 1 {
+					close(entered)
+					<-goOn
+				}
+				return apply(ctx, msgs)
+			}, on(store), func(b *millrace.Batch) {
+				b.Inbox.MaxInFlight, b.Inbox.Timeout = 1, 2*rig.Patience
+				b.Inbox.Redelivered = func(msg *message.Message) bool { return string(msg.Payload) == "alone" }
+			})
+			orders := millrace.Inbox{Store: store, Consumer: "orders"}.Middleware(func(*message.Message) ([]*message.Message, error) {
+				return nil, nil
+			})
+			order := newMessages(1)[0]
+			b.must(orders, newMessages(1))
+			alone, two := newMessages(1), newMessages(2)
+			alone[0].Payload = []byte("alone")
+			running := start(h, alone)
+			rig.Within(t, entered, "the handler of a single message, in the only slot")
+
+			pool.Set(faults.Plan{Before: faults.Lose("INTO millrace_claims")})
+			rig.MustFail(t, orders, order.Copy(), inbox.ErrUnavailable)
+			asks := make(chan struct{})
+			ask := sync.OnceFunc(func() { close(asks) })
+			pool.Set(faults.Plan{Before: faults.At("millrace_consumers", func() error { ask(); return nil })})
+			waiting := start(h, two)
+			rig.Within(t, asks, "the batch registers its consumer, which comes before the wait for a slot")
+			rig.Eventually(t, "the other consumer goes on", func() bool {
+				_, err := orders(order.Copy())
+				return err == nil
+			})
+			close(goOn)
+			for _, err := range b.errs(append(running, waiting...)) {
+				require.NoError(t, err)
+			}
+			assert.Equal(t, 3, b.effects())
 		})
 	}
 }
