@@ -33,7 +33,7 @@ func newGate(config GateConfig) (*gate, error) {
 // run, the caller returns err, which may be nil, without running it. [claim.Commit] or
 // [claim.Rollback] then carries out the gate's decision.
 func (g *gate) Admit(msg *message.Message) (run bool, err error) {
-	cl := claimOf(msg.Context())
+	cl := claimOf(msg)
 	if cl == nil {
 		return false, ErrNoTx
 	}
@@ -115,10 +115,10 @@ var errGateFormer = errors.New("version gate: Inbox.FormerKey needs a raised Epo
 var errGateBefore = errors.New("version gate: Inbox.Before runs for messages that the gate then holds or drops: " +
 	"leave Before out, let the handler publish a message through the outbox, and do the work of Before in a consumer of that message")
 
-// claimOf returns the claim whose open transaction is in ctx, nil if there is none.
-func claimOf(ctx context.Context) *claim {
-	t := ambient.From(ctx)
-	if t == nil || !t.Open() {
+// claimOf returns the claim of msg whose open transaction is in its context, nil if there is none.
+func claimOf(msg *message.Message) *claim {
+	t := ambient.From(msg.Context())
+	if t == nil || !t.Open() || carried(t, msg) {
 		return nil
 	}
 	cl, _ := t.Owner.(*claim)

@@ -72,7 +72,7 @@ func (i Internals) DeleteOutcome(ctx context.Context, tx *sqlx.Tx, consumer int3
 func (Internals) Refuse(err error) message.HandlerFunc {
 	var p pace
 	return func(msg *message.Message) ([]*message.Message, error) {
-		if cl := claimOf(msg.Context()); cl != nil {
+		if cl := claimOf(msg); cl != nil {
 			cl.unserved = true
 		} else {
 			p.wait(msg.Context())
@@ -179,8 +179,8 @@ func (Internals) NewGate(config GateConfig) (admit func(*message.Message) (run b
 	return g.Admit, nil
 }
 
-// Claimed reports whether the handler of ctx runs in the transaction of a claim.
-func (Internals) Claimed(ctx context.Context) bool { return claimOf(ctx) != nil }
+// Claimed reports whether the handler of msg runs in the transaction of its claim.
+func (Internals) Claimed(msg *message.Message) bool { return claimOf(msg) != nil }
 
 // Leased returns the row of the message of ctx, if pubsub.Durable delivers it from its table, and nil if not. Each
 // delivery has a row of its own.

@@ -22,7 +22,7 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	testdb.Conformance(t, slices.Concat(tableBodies, gapBodies, forgetBodies))
+	testdb.Conformance(t, slices.Concat(tableBodies, gapBodies, forgetBodies, carriedBodies))
 }
 
 // snapshot is a change with which an aggregate starts, as starts says.
