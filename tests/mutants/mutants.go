@@ -94,7 +94,7 @@ var rules = []mutant{
 	},
 	{
 		name: "release nothing", by: exhaust("VersionGate that holds"), file: "inbox/gate_held.go",
-		old: "if a.heldTo < a.Number {", new: "if a.heldTo >= 0 {",
+		old: "if a.heldTo <= a.from {", new: "if a.heldTo >= 0 {",
 	},
 	{
 		name: "release the version itself", by: exhaust("VersionGate that holds"), file: "inbox/gate_held.go",
