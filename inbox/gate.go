@@ -115,14 +115,17 @@ var errGateFormer = errors.New("version gate: Inbox.FormerKey needs a raised Epo
 var errGateBefore = errors.New("version gate: Inbox.Before runs for messages that the gate then holds or drops: " +
 	"leave Before out, let the handler publish a message through the outbox, and do the work of Before in a consumer of that message")
 
-// claimOf returns the claim of msg whose open transaction is in its context, nil if there is none.
+// claimOf returns the claim of msg whose open transaction is in its context, nil if there is none, and for the context of a
+// batch, which is no message's own.
 func claimOf(msg *message.Message) *claim {
 	t := ambient.From(msg.Context())
 	if t == nil || !t.Open() || carried(t, msg) {
 		return nil
 	}
-	cl, _ := t.Owner.(*claim)
-	return cl
+	if cl, _ := t.Owner.(*claim); cl != nil && cl.batch == nil {
+		return cl
+	}
+	return nil
 }
 
 // verdict is the gate's decision about a message.
