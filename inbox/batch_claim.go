@@ -151,6 +151,7 @@ func (b *batches) claimOnce(pass *outage.Pass, first *claim, part []*member) (r 
 	r.whole = &claim{
 		delivery: won[0].delivery, visit: &visit{}, id32: reg.ID, batch: r, tx: tx, span: span, ambient: root, began: began,
 	}
+	root.Owner = r.whole
 	r.ctx = handlerContext{Context: ambient.With(withValues(span.handler, won[0].delivery.ctx), root), span: span}
 	for _, m := range won {
 		c.reread.saw(false)

@@ -86,17 +86,15 @@ func (b *batches) lineUp(part []*member) (ready []*member, runs []*run) {
 	for id, one := range found {
 		turn, free := s.aggregates.Try(c.prefix + id)
 		slices.SortStableFunc(one.members, byVersion)
-		next := one.members[0].version.Number
-		if current, known := s.versions.Get(c.prefix + id); known {
-			next = current + 1
+		applied, known := s.versions.Get(c.prefix + id)
+		if !known {
+			applied = one.members[0].version.Number - 1
 		}
 		for _, m := range one.members {
-			switch {
-			case free && m.version.Number == next:
-				next++
-			case free && m.version.Number > next && b.latest():
-				next = m.version.Number + 1
-			case !free || m.version.Number < next || !holds || m.delivery.lease != nil:
+			switch number := m.version.Number; {
+			case free && number > applied && (number == following(applied) || b.latest()):
+				applied = number
+			case !free || number <= applied || !holds || m.delivery.lease != nil:
 				m.say(endedAlone, nil)
 			}
 		}
@@ -203,14 +201,14 @@ func (r *batchRun) pass(runs []*run) (aside []*member, err error) {
 // compare leaves those members in the run that follow the version of the aggregate. It returns those that the gate
 // must decide about by themselves.
 func (one *run) compare(holds bool) (aside []*member) {
-	next, all := one.row.Version+1, one.members
+	applied, all := one.row.Version, one.members
 	one.members = nil
 	for _, m := range all {
-		switch {
-		case m.version.Number == next && next >= one.row.First:
+		switch number := m.version.Number; {
+		case number > applied && number == following(applied) && number >= one.row.First:
 			one.members = append(one.members, m)
-			next++
-		case m.version.Number > next && holds && m.delivery.lease == nil:
+			applied = number
+		case number > following(applied) && holds && m.delivery.lease == nil:
 			one.early = append(one.early, m)
 		default:
 			aside = append(aside, m)
@@ -221,23 +219,23 @@ func (one *run) compare(holds bool) (aside []*member) {
 
 // passOver is compare where only the newest member is handled.
 func (one *run) passOver() (aside []*member) {
-	next, all := one.row.Version+1, one.members
+	seen, all := one.row.Version, one.members // without a gap
 	one.members = nil
 	for i, m := range all {
-		if m.version.Number < next || m.version.Number < one.row.First {
+		if m.version.Number <= seen || m.version.Number < one.row.First {
 			aside = append(aside, m)
 			continue
 		}
-		if m.version.Number == next {
-			next++
+		if m.version.Number == following(seen) {
+			seen = m.version.Number
 		}
 		if i < len(all)-1 {
 			m.claim.verdict = stale
 			one.passed = append(one.passed, m)
 			continue
 		}
-		if m.version.Number >= next && one.row.Version >= one.row.First {
-			m.gap = overtakes(m.version, next)
+		if m.version.Number > seen && one.row.Version >= one.row.First {
+			m.gap = overtakes(m.version, following(seen))
 		}
 		one.members = append(one.members, m)
 	}

@@ -28,7 +28,7 @@ func (r *batchRun) hold(runs []*run) (aside []*member, err error) {
 	for _, one := range runs {
 		if n := len(one.early); n > 0 {
 			early = append(early, one.early...)
-			if r.holdings%countEach == 0 || max(one.row.HeldTo, one.early[n-1].version.Number)-one.last() > int64(most) {
+			if r.holdings%countEach == 0 || max(one.row.HeldTo, one.early[n-1].version.Number)-max(one.last(), 0) > int64(most) {
 				crowded = append(crowded, one.id)
 			}
 		}

@@ -72,13 +72,16 @@ type claim struct {
 // [claim.Commit] or [claim.Rollback]. Otherwise it publishes the outcome, then acks msg. On an error
 // it nacks msg: nothing was done.
 func (c *claimConsumer) claim(msg *message.Message, v *visit) (*claim, error) {
+	if err := c.refuseCarried(msg); err != nil {
+		return nil, err
+	}
 	d, err := c.readDelivery(msg)
 	if err != nil {
 		return nil, c.reject(d, err)
 	}
 	s := c.store
 	if _, live := s.db.Live(d.ctx); live {
-		if outer := claimOf(d.ctx); outer != nil {
+		if outer := claimOf(msg); outer != nil {
 			outer.unserved = true
 		}
 		return nil, d.fail(errors.New("middleware.Inbox stands twice on this handler: remove one"))
@@ -133,6 +136,26 @@ func (c *claimConsumer) claim(msg *message.Message, v *visit) (*claim, error) {
 	}
 	return cl, cl.runOnBegin()
 }
+
+// refuseCarried refuses a message whose context came with the open transaction of another message. Its own transaction could
+// wait for that one, and its context ends with it.
+func (c *claimConsumer) refuseCarried(msg *message.Message) error {
+	ctx := msg.Context()
+	tx := ambient.From(ctx)
+	if _, live := tx.Live(c.store.db.DB); !live || !carried(tx, msg) {
+		return nil
+	}
+	// The queue of another consumer may deliver that other message.
+	if a := attemptOf(ctx); a != nil && a.queue.store == c.store && a.queue.name == c.queueName() {
+		a.interrupted(errCarried)
+	}
+	c.pace.wait(ctx)
+	d := &delivery{consumer: c, msg: msg, topic: message.SubscribeTopicFromCtx(ctx)}
+	return d.fail(errCarried)
+}
+
+var errCarried = errors.New("the context of the message carries the transaction of the handler that published it, which has not ended: " +
+	"publish through the outbox, or without that context")
 
 // unclaimed ends a delivery that claiming failed for. It delays the nack, unless a wait for the database
 // or for a twin has delayed it already.

@@ -33,7 +33,7 @@ func newGate(config GateConfig) (*gate, error) {
 // run, the caller returns err, which may be nil, without running it. [claim.Commit] or
 // [claim.Rollback] then carries out the gate's decision.
 func (g *gate) Admit(msg *message.Message) (run bool, err error) {
-	cl := claimOf(msg.Context())
+	cl := claimOf(msg)
 	if cl == nil {
 		return false, ErrNoTx
 	}
@@ -115,14 +115,17 @@ var errGateFormer = errors.New("version gate: Inbox.FormerKey needs a raised Epo
 var errGateBefore = errors.New("version gate: Inbox.Before runs for messages that the gate then holds or drops: " +
 	"leave Before out, let the handler publish a message through the outbox, and do the work of Before in a consumer of that message")
 
-// claimOf returns the claim whose open transaction is in ctx, nil if there is none.
-func claimOf(ctx context.Context) *claim {
-	t := ambient.From(ctx)
-	if t == nil || !t.Open() {
+// claimOf returns the claim of msg whose open transaction is in its context, nil if there is none, and for the context of a
+// batch, which is no message's own.
+func claimOf(msg *message.Message) *claim {
+	t := ambient.From(msg.Context())
+	if t == nil || !t.Open() || carried(t, msg) {
 		return nil
 	}
-	cl, _ := t.Owner.(*claim)
-	return cl
+	if cl, _ := t.Owner.(*claim); cl != nil && cl.batch == nil {
+		return cl
+	}
+	return nil
 }
 
 // verdict is the gate's decision about a message.
@@ -202,7 +205,7 @@ func (cl *claim) knownStale(g *gate, versions []versioned) bool {
 // the next one, and no message waits for it.
 func (cl *claim) advance(g *gate, versions []versioned) (advanced bool, err error) {
 	v := versions[0]
-	if len(versions) > 1 || g.begins(cl.gated, v) || g.jumps(cl.gated) || cl.early(v) {
+	if len(versions) > 1 || g.begins(cl.gated, v) || cl.early(g, v) {
 		return false, nil
 	}
 	n, err := database.Affected(cl.tx.ExecContext(cl.span.tx, cl.consumer.store.dialect.Gate.AdvanceAggregate,
@@ -218,17 +221,26 @@ func (cl *claim) advance(g *gate, versions []versioned) (advanced bool, err erro
 }
 
 // early reports whether this process knows that advance would change no row: the message was held
-// itself, or its predecessor had not been applied when this process last saw the aggregate.
-func (cl *claim) early(v versioned) bool {
+// itself, or its predecessor had not been applied when this process last saw the aggregate. Of a message
+// that may jump, it reports true as well if this process has not seen the aggregate.
+func (cl *claim) early(g *gate, v versioned) bool {
 	if cl.held() {
 		return true
 	}
 	current, known := cl.consumer.store.versions.Get(cl.consumer.prefix + string(v.id))
-	return known && v.Number > following(current)
+	if !known {
+		return g.jumps(cl.gated)
+	}
+	return v.Number > following(current)
 }
 
-// lockOne locks an aggregate and, if advance is set and v may follow, advances it. For a message of
-// several aggregates, the gate locks all of them before it advances any.
+// atOnce reports whether an aggregate may be advanced when it is locked. The gate locks all aggregates of a message before
+// it advances any, and one of which it must know from which version it jumps.
+func (cl *claim) atOnce(g *gate, versions []versioned) bool {
+	return len(versions) == 1 && !g.jumps(cl.gated)
+}
+
+// lockOne locks an aggregate and, if advance is set and v may follow, advances it.
 func (cl *claim) lockOne(g *gate, v versioned, advance bool) (row stored.Aggregate, err error) {
 	gate := &cl.consumer.store.dialect.Gate
 	first, from := g.first(cl.gated, v.Number), v.Number-1
@@ -238,7 +250,7 @@ func (cl *claim) lockOne(g *gate, v versioned, advance bool) (row stored.Aggrega
 	}
 	if !advance {
 		below = math.MinInt64
-	} else if !g.seeks() && (v.Number == first || g.jumps(cl.gated) && v.Number > first) {
+	} else if !g.seeks() && v.Number == first {
 		fresh = v.Number
 	}
 	args := []any{cl.id32, v.id, fresh, first, cl.token, cl.id, cl.hash, from, below, v.Number}
@@ -338,15 +350,16 @@ func (cl *claim) judgeVersions(g *gate, versions []versioned, rows []stored.Aggr
 
 // admit advances the aggregates that are only locked so far.
 func (cl *claim) admit(g *gate, versions []versioned, rows []stored.Aggregate) error {
+	atOnce := cl.atOnce(g, versions)
 	for i, v := range versions {
-		if len(versions) > 1 {
-			row, err := cl.lockOne(g, v, true)
-			if err != nil {
+		a := advance{v, rows[i].HeldTo, v.Number - 1}
+		if !atOnce {
+			a.from = rows[i].Version
+			if _, err := cl.lockOne(g, v, true); err != nil {
 				return fmt.Errorf("advance aggregate %q: %w", v.Aggregate, err)
 			}
-			rows[i] = row
 		}
-		cl.advances = append(cl.advances, advance{v, rows[i].HeldTo, v.Number - 1})
+		cl.advances = append(cl.advances, a)
 	}
 	cl.verdict = admitted
 	return nil

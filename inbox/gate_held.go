@@ -136,7 +136,7 @@ func (cl *claim) store() error {
 func (cl *claim) release(ctx context.Context, tx *sqlx.Tx) error {
 	s := cl.consumer.store
 	for _, a := range cl.advances {
-		if a.heldTo < a.Number {
+		if a.heldTo <= a.from {
 			continue
 		}
 		n, err := s.releaseHeld(ctx, tx, cl.id32, a.versioned)

@@ -42,7 +42,7 @@ func (cl *claim) lock(g *gate, versions []versioned) (rows []stored.Aggregate, e
 		if err := cl.leap(g, v); err != nil {
 			return rows, fmt.Errorf("look at aggregate %q: %w", v.Aggregate, err)
 		}
-		row, err := cl.lockOne(g, v, len(versions) == 1)
+		row, err := cl.lockOne(g, v, cl.atOnce(g, versions))
 		if err != nil {
 			return rows, fmt.Errorf("lock aggregate %q: %w", v.Aggregate, err)
 		}

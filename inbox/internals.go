@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/stored"
 )
@@ -74,14 +75,16 @@ func (Internals) Refuse(err error) message.HandlerFunc {
 	var p pace
 	return func(msg *message.Message) ([]*message.Message, error) {
 		ctx := msg.Context()
-		if cl := claimOf(ctx); cl != nil {
+		if cl := claimOf(msg); cl != nil {
 			cl.unserved = true
 			return nil, err
 		}
-		if a := deliveredBy(ctx); a != nil {
+		tx := ambient.From(ctx)
+		foreign := tx != nil && carried(tx, msg) // then the attempt in ctx is that of another message, too
+		if a := deliveredBy(ctx); a != nil && !foreign {
 			a.interrupted(err)
 		}
-		if leasedOf(ctx) == nil {
+		if foreign || leasedOf(ctx) == nil {
 			p.wait(ctx)
 		}
 		return nil, err
@@ -186,8 +189,8 @@ func (Internals) NewGate(config GateConfig) (admit func(*message.Message) (run b
 	return g.Admit, nil
 }
 
-// Claimed reports whether the handler of ctx runs in the transaction of a claim.
-func (Internals) Claimed(ctx context.Context) bool { return claimOf(ctx) != nil }
+// Claimed reports whether the handler of msg runs in the transaction of its claim.
+func (Internals) Claimed(msg *message.Message) bool { return claimOf(msg) != nil }
 
 // Leased returns the row of the message of ctx, if pubsub.Durable delivers it from its table, and nil if not. Each
 // delivery has a row of its own.

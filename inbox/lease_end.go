@@ -90,14 +90,13 @@ func (l *leaseDelivery) answer() (acked, answered bool) {
 var errUnpublished = errors.New("the handler succeeded, but what it returned was not published")
 
 // confirm tells the store that the handler succeeded. It tries again for a while if the store does
-// not answer.
+// not answer; while another writer is in the way, for as long as nobody else can take the key.
 func (l *leaseDelivery) confirm() error {
-	leases, config := l.consumer.leases, &l.consumer.config
-	ctx := context.WithoutCancel(l.ctx)
 	sure := l.keepNoLonger()
 	var giveUp time.Time
 	for try := 0; ; try++ {
-		err := leases.store.Confirm(ctx, l.id, l.token, config.retention())
+		err := l.confirmOnce(sure)
+		waits := time.Now().Before(sure) && l.consumer.leases.owner.heldUp(err)
 		switch {
 		case err == nil:
 			return nil
@@ -108,11 +107,21 @@ func (l *leaseDelivery) confirm() error {
 			return err
 		case try == 0:
 			giveUp = time.Now().Add(afterwards)
-		case time.Now().After(giveUp):
+		case time.Now().After(giveUp) && !waits:
 			return err
 		}
-		_ = database.Pause(ctx, try) // ctx does not end
+		_ = database.Pause(context.WithoutCancel(l.ctx), try) // no error: this context never ends
 	}
+}
+
+func (l *leaseDelivery) confirmOnce(sure time.Time) error {
+	leases, ctx := l.consumer.leases, context.WithoutCancel(l.ctx)
+	if owner := leases.owner; owner != nil && owner.dialect.OneWriter && sure.After(time.Now().Add(afterwards)) {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, sure)
+		defer cancel()
+	}
+	return leases.store.Confirm(ctx, l.id, l.token, l.consumer.config.retention())
 }
 
 // succeed ends the delivery after its key was confirmed.

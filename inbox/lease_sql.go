@@ -41,6 +41,8 @@ type leaseRow struct {
 }
 
 func (q *sqlLeases) Acquire(ctx context.Context, key lease.Key, token int64, d time.Duration) (lease.State, error) {
+	ctx, cancel := context.WithTimeout(ctx, afterwards)
+	defer cancel()
 	var row leaseRow
 	err := q.write(ctx, key, func(ctx context.Context, tx *sqlx.Tx, consumer int32) error {
 		say, id := q.store.dialect, []byte(key.ID)
@@ -75,6 +77,8 @@ func (q *sqlLeases) Extend(ctx context.Context, key lease.Key, token int64, d ti
 }
 
 func (q *sqlLeases) Release(ctx context.Context, key lease.Key, token int64) error {
+	ctx, cancel := context.WithTimeout(ctx, afterwards)
+	defer cancel()
 	return q.write(ctx, key, func(ctx context.Context, tx *sqlx.Tx, consumer int32) error {
 		_, err := tx.ExecContext(ctx, q.store.dialect.ReleaseLease, consumer, []byte(key.ID), token)
 		return err
@@ -93,19 +97,35 @@ func (q *sqlLeases) hold(ctx context.Context, key lease.Key, statement string, t
 }
 
 // write runs work in a short transaction: an autocommit statement whose context is cancelled could
-// still be committed later.
+// still be committed later. With one writer, a handler may have the turn: write waits for it until the deadline of ctx.
 func (q *sqlLeases) write(ctx context.Context, key lease.Key,
 	work func(ctx context.Context, tx *sqlx.Tx, consumer int32) error) error {
-	ctx, cancel := context.WithTimeout(ctx, afterwards)
-	defer cancel()
-	reg, err := q.consumer(key).Row(ctx)
-	if err == nil {
-		err = q.store.db.Write(ctx, func(tx *sqlx.Tx) error { return work(ctx, tx, reg.ID) })
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, afterwards)
+		defer cancel()
 	}
+	err := q.writeInTurn(ctx, key, work)
 	if err != nil && !errors.Is(err, ErrLeaseLost) {
 		return fmt.Errorf("leases: %w", database.Explain(err))
 	}
 	return err
+}
+
+func (q *sqlLeases) writeInTurn(ctx context.Context, key lease.Key,
+	work func(ctx context.Context, tx *sqlx.Tx, consumer int32) error) error {
+	reg, err := q.consumer(key).Row(ctx)
+	if err != nil {
+		return err
+	}
+	leave, err := q.store.db.Enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	ctx, cancel := context.WithTimeout(ctx, afterwards)
+	defer cancel()
+	return q.store.db.WriteInTurn(ctx, func(tx *sqlx.Tx) error { return work(ctx, tx, reg.ID) })
 }
 
 // consumer returns the registration of the consumer of key. Its row has no retention, so the janitor

@@ -81,7 +81,9 @@ type Options struct {
 	// time after which the broker gives a message to another process.
 	BeforeTimeout time.Duration
 
-	// OnBegin runs first in each handler's transaction, for instance to set a tenant.
+	// OnBegin runs first in each handler's transaction, for instance to set a tenant. It runs for a
+	// message that a VersionGate then holds or parks, too, whose transaction is committed, and again
+	// when that message is handled: set up the transaction here, and let the handler write.
 	OnBegin func(ctx context.Context, tx *sqlx.Tx, msg *message.Message) error
 
 	// RequireTx refuses a success of a handler that neither took inbox.Tx nor produced messages, with

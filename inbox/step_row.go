@@ -91,19 +91,30 @@ func (r *stepRun) obtain(ctx context.Context) (stepRow, error) {
 	}
 }
 
-// take records the intent, in a transaction of its own, unless the step is done, stuck or taken. The end of ctx does not
-// end the transaction: during COMMIT, nobody would know whether the intent is recorded.
+// write runs work in a transaction of its own, for which it first waits until then: with one writer, a handler may have the
+// turn. The end of ctx does not end the transaction: during COMMIT, nobody would know whether it is recorded.
+func (r *stepRun) write(ctx context.Context, until time.Time, work func(ctx context.Context, tx *sqlx.Tx) error) error {
+	waiting, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	leave, err := r.store.db.Enter(waiting)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	ctx, end := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
+	defer end()
+	return r.store.db.WriteInTurn(ctx, func(tx *sqlx.Tx) error { return work(ctx, tx) })
+}
+
+// take records the intent, unless the step is done, stuck or taken.
 func (r *stepRun) take(ctx context.Context) (row stepRow, taken bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return row, false, err
 	}
 	s, lease := r.store, r.step.Lease.Microseconds()
 	r.token = rand.Int64N(1<<62) + 1 //nolint:gosec // tells attempts apart, keeps no secret
-	began := time.Now()
-	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
-	defer cancel()
-	err = s.db.Write(bound, func(tx *sqlx.Tx) error {
-		taken = false
+	err = r.write(ctx, time.Now().Add(max(r.step.Lease, afterwards)), func(bound context.Context, tx *sqlx.Tx) error {
+		taken, r.sure = false, time.Now().Add(r.step.Lease)
 		_, err := tx.ExecContext(bound, s.dialect.Steps.InsertStep, r.id[:], []byte(s.config.Namespace),
 			[]byte(r.of.name.Name), r.of.id, []byte(r.step.Name), r.of.name.Epoch, r.token, lease)
 		if err != nil {
@@ -127,7 +138,6 @@ func (r *stepRun) take(ctx context.Context) (row stepRow, taken bool, err error)
 		}
 		return row, false, fmt.Errorf("record the intent: %w", database.Explain(err))
 	}
-	r.sure = began.Add(r.step.Lease)
 	return row, taken, nil
 }
 
@@ -157,10 +167,12 @@ type stepEnd struct {
 	problem  []byte
 }
 
-// end records e, in a transaction of its own, and reports whether the step was still ours.
+// end records e, and reports whether the step was still ours.
 func (r *stepRun) end(ctx context.Context, e stepEnd) (ours bool, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
-	defer cancel()
+	until := time.Now().Add(afterwards)
+	if r.sure.After(until) {
+		until = r.sure
+	}
 	keep := int64(0) // in doubt from now on
 	if e.state != stored.StepBegun {
 		keep = r.keep().Microseconds()
@@ -170,7 +182,7 @@ func (r *stepRun) end(ctx context.Context, e stepEnd) (ours bool, err error) {
 		verified = 1
 	}
 	var n int64
-	err = r.store.db.Write(ctx, func(tx *sqlx.Tx) (err error) {
+	err = r.write(context.WithoutCancel(ctx), until, func(ctx context.Context, tx *sqlx.Tx) (err error) {
 		n, err = database.Affected(tx.ExecContext(ctx, r.store.dialect.Steps.EndStep,
 			e.state, verified, nullable(e.kept), nullable(e.problem), keep, r.id[:], r.token))
 		return err
@@ -178,7 +190,8 @@ func (r *stepRun) end(ctx context.Context, e stepEnd) (ours bool, err error) {
 	return n == 1, err
 }
 
-// insist is end, tried again for a while after an error.
+// insist is end, tried again for a while after an error: while another writer is in the way, for as long as nobody else can take
+// the step over.
 func (r *stepRun) insist(ctx context.Context, e stepEnd) (ours bool, err error) {
 	giveUp := time.Now().Add(afterwards)
 	for try := 0; ; try++ {
@@ -186,7 +199,8 @@ func (r *stepRun) insist(ctx context.Context, e stepEnd) (ours bool, err error) 
 		if err == nil && !ours && try > 0 { // an earlier try may have gone through, and only its answer was lost
 			ours, err = r.ended(ctx)
 		}
-		if err == nil || time.Now().After(giveUp) {
+		waits := r.store.heldUp(err) && time.Now().Before(r.sure)
+		if err == nil || time.Now().After(giveUp) && !waits {
 			return ours, err
 		}
 		_ = database.Pause(context.WithoutCancel(ctx), try) // no error: this context never ends
@@ -222,10 +236,8 @@ func (r *stepRun) keep() time.Duration {
 func (r *stepRun) kept(ctx context.Context, row stepRow) ([]byte, error) {
 	least := r.keep() - stored.StepMargin(r.of.retention)/2
 	if time.Duration(row.Remaining)*time.Microsecond < least {
-		bound, cancel := context.WithTimeout(ctx, afterwards)
-		defer cancel()
-		err := r.store.db.Write(bound, func(tx *sqlx.Tx) error {
-			_, err := tx.ExecContext(bound, r.store.dialect.Steps.TouchStep, r.keep().Microseconds(), r.id[:])
+		err := r.write(ctx, time.Now().Add(max(r.step.Lease, afterwards)), func(ctx context.Context, tx *sqlx.Tx) error {
+			_, err := tx.ExecContext(ctx, r.store.dialect.Steps.TouchStep, r.keep().Microseconds(), r.id[:])
 			return err
 		})
 		if err != nil {

@@ -169,3 +169,8 @@ func (s *Store) forget() {
 	s.versions.Forget()
 	s.reached.Forget()
 }
+
+// heldUp reports whether err says that another writer, such as a handler, kept the only turn to write. nil keeps none.
+func (s *Store) heldUp(err error) bool {
+	return s != nil && s.dialect.OneWriter && (errors.Is(err, context.DeadlineExceeded) || dialect.Classify(err) == dialect.Contention)
+}

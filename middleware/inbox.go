@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/internal/leaving"
+	"github.com/millrace-go/millrace/internal/original"
 )
 
 // Inbox makes what a handler writes through inbox.Tx happen exactly once, however often
@@ -174,13 +175,20 @@ func (i Inbox) Validate() error {
 func skip(msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
 	ctx := msg.Context()
 	defer msg.SetContext(ctx)
-	msg.SetContext(context.WithValue(ctx, skipKey{}, true))
+	msg.SetContext(context.WithValue(ctx, skipKey{}, letThrough{ctx.Value(original.Key{})}))
 	return h(msg)
 }
 
 type skipKey struct{}
 
-func skipped(ctx context.Context) bool { return ctx.Value(skipKey{}) != nil }
+// letThrough is the original of a message that Skip let through, which is nil on a router without a Store's plugin.
+type letThrough struct{ came any }
+
+// skipped reports whether Skip let the message of ctx through, and not one whose handler published it with its context.
+func skipped(ctx context.Context) bool {
+	of, is := ctx.Value(skipKey{}).(letThrough)
+	return is && of.came == ctx.Value(original.Key{})
+}
 
 func (i Inbox) config(handler string) inbox.ConsumerConfig {
 	name := i.Consumer

@@ -98,7 +98,7 @@ func (g VersionGate) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	})
 	return func(msg *message.Message) ([]*message.Message, error) {
 		switch {
-		case inbox.Internals{}.Claimed(msg.Context()):
+		case inbox.Internals{}.Claimed(msg):
 			return gated(msg)
 		case skipped(msg.Context()):
 			return h(msg)

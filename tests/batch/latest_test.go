@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -99,6 +101,13 @@ var latestBodies = []testdb.Body{
 		b.must(b.batch(1, replace, latest), copies(msgs[1:]))
 		assert.Equal(t, 4, b.version("ada"))
 	})},
+	{Name: "other messages with the greatest version, with latest only", Why: "they collide with the one that has it", Run: testdb.With(newGateBed, collideAtTheEnd(latest))},
+	{Name: "other messages with the greatest version", Why: "they collide with the one that has it", Run: testdb.With(newGateBed, func(t *testing.T, b *bed) {
+		collideAtTheEnd(func(batch *millrace.Batch) {
+			b.holding(b.store)(batch)
+			batch.Gate.First = inbox.FirstSeen
+		})(t, b)
+	})},
 	{Name: "the newest of what is stored", Why: "the rows of the others are closed with its own", Run: testdb.With(newGateBed, func(t *testing.T, b *bed) {
 		q := b.newQueue(6, latest)
 		h := handler(replace)
@@ -109,4 +118,19 @@ var latestBodies = []testdb.Body{
 		rig.Eventually(t, "the others are stale", func() bool { return b.events.Count("stale") == 4 }) // told after the commit
 		assert.Equal(t, 6, b.db.Count(t, `SELECT COUNT(*) FROM millrace_claims WHERE result <> 0`))
 	})},
+}
+
+// collideAtTheEnd has a batch bring the greatest version there is to an aggregate that has it.
+func collideAtTheEnd(gate func(*millrace.Batch)) func(*testing.T, *bed) {
+	return func(t *testing.T, b *bed) {
+		msgs := newMessages(3)
+		for _, m := range msgs {
+			outbox.Stamp(m, "ada", math.MaxInt64)
+		}
+		b.must(b.batch(1, apply, gate), msgs[:1])
+		b.must(b.batch(2, apply, gate), msgs[1:])
+		assert.Equal(t, 1, b.effects())
+		assert.Equal(t, 2, b.events.Count("parked"))
+		assert.Equal(t, inbox.ReasonCollision, b.events.Last("parked").Reason)
+	}
 }

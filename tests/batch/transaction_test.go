@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -42,6 +44,7 @@ var transactions = []testdb.Body{
 		}
 		b.once(msgs)
 	})},
+	{Name: "a context that is published", Why: "the next handler has no part in the transaction that it carries", Run: testdb.With(newBed, published)},
 	{Name: "a handler that commits and fails", Why: "its claims are taken back, so that nothing is lost", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msgs := newMessages(4)
 		answers := start(b.batch(4, func(ctx context.Context, msgs []*message.Message) error {
@@ -197,3 +200,32 @@ type deadlocked string
 
 func (deadlocked) Error() string      { return "deadlock" }
 func (s deadlocked) SQLState() string { return string(s) }
+
+// published has a batch publish with its context to a handler that fails at first.
+func published(t *testing.T, b *bed) {
+	channel := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true, OutputChannelBuffer: 1}, watermill.NopLogger{})
+	defer func() { assert.NoError(t, channel.Close()) }()
+	next := rig.NewRouter(b)
+	next.AddPlugin(b.store.Plugin())
+	tries := make(chan error, 2)
+	next.AddConsumerHandler("mails", "mails", channel, func(*message.Message) error {
+		var err error
+		if len(tries) == 0 {
+			err = errBoom
+		}
+		tries <- err
+		return err
+	})
+	rig.Run(b, next)
+	var seen sizes
+	msgs := newMessages(2)
+	b.must(b.batch(2, seen.of(func(ctx context.Context, msgs []*message.Message) error {
+		if err := channel.Publish("mails", message.NewMessageWithContext(ctx, "mail", nil)); err != nil {
+			return err
+		}
+		rig.Eventually(t, "the mail is tried again", func() bool { return len(tries) == 2 })
+		return apply(ctx, msgs)
+	})), msgs)
+	assert.Equal(t, []int{2}, seen.seen(), "the batch is not to blame")
+	b.once(msgs)
+}

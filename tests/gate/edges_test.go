@@ -111,6 +111,7 @@ var edgeBodies = []testdb.Body{
 			assert.Equal(t, upTo(4), b.applied("a"))
 			b.nothingLeft()
 		})},
+	{Name: "a jump whose handler commits and fails", Why: "the aggregate goes back to where it came from", Run: testdb.With(newTunedBed, jumpsBack)},
 	{Name: "a successor after a handler that committed and failed", Why: "it waits for the redelivery",
 		Run: testdb.With(newTunedBed, func(t *testing.T, b *bed) {
 			one, ran := change("a", 1), 0

@@ -22,7 +22,7 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	testdb.Conformance(t, slices.Concat(tableBodies, gapBodies, forgetBodies))
+	testdb.Conformance(t, slices.Concat(tableBodies, gapBodies, forgetBodies, carriedBodies))
 }
 
 // snapshot is a change with which an aggregate starts, as starts says.
@@ -288,6 +288,13 @@ var tableBodies = []testdb.Body{
 		assert.Equal(t, 2, b.open(admin.Received), "the one it passed, and its successor")
 		must(t, h, snapshot("b", 4), change("b", 5))
 		assert.Equal(t, []int64{4, 5}, b.applied("b"))
+	})},
+	{Name: "a snapshot above all that is held", Why: "what it passed is released", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.queued(b.store)
+		h := b.gated(b.store, millrace.VersionGate{Starts: starts}, handler)
+		must(t, h, change("a", 1), change("a", 5), snapshot("a", 9), change("a", 10))
+		assert.Equal(t, []int64{1, 9, 10}, b.applied("a"))
+		assert.Equal(t, 1, b.open(admin.Received))
 	})},
 	{Name: "two aggregates in one message", Why: "it runs when it is next for both", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.queued(b.store)

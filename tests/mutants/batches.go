@@ -50,7 +50,7 @@ var batchMutants = []mutant{
 	{
 		name: "batch: do not look whether versions follow one another", file: "inbox/batch_gate.go",
 		by:  guard{"./tests/batch", "TestGate/versions_that_another_process_applied"},
-		old: "case m.version.Number == next && next >= one.row.First:", new: "case m != nil:",
+		old: "case number > applied && number == following(applied) && number >= one.row.First:", new: "case m != nil:",
 	},
 	{
 		name: "batch: release nothing", file: "inbox/batch_gate.go",

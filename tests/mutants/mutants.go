@@ -94,7 +94,7 @@ var rules = []mutant{
 	},
 	{
 		name: "release nothing", by: exhaust("VersionGate that holds"), file: "inbox/gate_held.go",
-		old: "if a.heldTo < a.Number {", new: "if a.heldTo >= 0 {",
+		old: "if a.heldTo <= a.from {", new: "if a.heldTo >= 0 {",
 	},
 	{
 		name: "release the version itself", by: exhaust("VersionGate that holds"), file: "inbox/gate_held.go",
@@ -231,8 +231,8 @@ var rules = []mutant{
 	},
 	{
 		name: "step: keep no intent", by: steps("Before, a provider that can be asked"), file: "inbox/step_row.go",
-		old: "\tr.sure = began.Add(r.step.Lease)\n",
-		new: "\tr.sure = began.Add(r.step.Lease)\n\t_, _ = s.db.ExecContext(bound, \"DELETE FROM millrace_steps WHERE state = 1\")\n",
+		old: "record the intent: %w\", database.Explain(err))\n\t}\n",
+		new: "record the intent: %w\", database.Explain(err))\n\t}\n\t_, _ = s.db.ExecContext(ctx, \"DELETE FROM millrace_steps WHERE state = 1\")\n",
 	},
 	{
 		name: "step: call in doubt without asking", by: steps("Deduplicate"), file: "inbox/step_row.go",
