@@ -26,6 +26,9 @@ type worker struct {
 	fetched time.Time
 	failing bool // the last fetch failed
 
+	patience time.Duration   // how long a suspect waits for the others
+	slow     []*inbox.Leased // those for which one waited in vain
+
 	looked chan struct{} // closed after the first fetch that succeeded
 	saw    func()        // closes looked
 
@@ -44,6 +47,7 @@ func newWorker(d Durable, queue *inbox.Queue, topic string, out chan<- *message.
 		looked: looked, saw: sync.OnceFunc(func() { close(looked) }),
 		Durable: d, queue: queue, topic: topic, out: out, ahead: d.Concurrency,
 		hands:    make(chan struct{}, d.Concurrency),
+		patience: queue.Config().Lease,
 		answers:  answers,
 		acked:    make(chan *inbox.Leased, d.Prefetch),
 		recorded: make(chan struct{}),
@@ -143,26 +147,6 @@ func (w *worker) rest(ctx context.Context, due <-chan struct{}, next time.Durati
 	case <-ctx.Done():
 	}
 	return ctx.Err() == nil
-}
-
-// alone delivers a message that may end the process while the handler has no other stored one.
-func (w *worker) alone(ctx context.Context, hands int) {
-	for range cap(w.hands) - hands { // wait for the others
-		select {
-		case w.hands <- struct{}{}:
-			hands++
-		case <-ctx.Done():
-			w.giveBack(hands)
-			return
-		}
-	}
-	w.giveBack(hands - 1)
-	l := w.ready[0]
-	w.ready = w.ready[1:]
-	select {
-	case <-w.deliver(ctx, l):
-	case <-ctx.Done():
-	}
 }
 
 // handOut delivers the next n messages that are ready, with as many hands.

@@ -106,7 +106,7 @@ var mysqlQueue = Queue{
 		WHERE consumer = ? AND message_id IN (?)`,
 	Unlease: `
 		UPDATE millrace_messages FORCE INDEX (by_key)
-		SET attempts = attempts - 1, lease_token = 0, due_at = {now}
+		SET attempts = attempts - 1, lease_token = 0, due_at = {now} + ?
 		WHERE consumer = ? AND message_id IN (?) AND lease_token = ?`,
 	HandOut: `
 		UPDATE millrace_messages FORCE INDEX (by_key)
