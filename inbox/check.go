@@ -128,7 +128,7 @@ func (c *inspection) server(ctx context.Context) error {
 	server := checkup.Checkup{
 		DB: s.db.DB, Dialect: s.dialect, Schema: s.config.Schema, TablePrefix: s.config.TablePrefix,
 		MaxInFlight: s.config.MaxInFlight, TwinWait: s.longestTwinWait(),
-		Blobs: s.config.BlobsAbove > 0 && s.config.Blobs == nil,
+		Blobs: s.config.BlobsAbove > 0,
 	}
 	findings, err := server.Run(ctx)
 	for _, f := range findings {
