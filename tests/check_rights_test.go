@@ -168,6 +168,42 @@ func TestAnInboxAloneWorksWithTheRightsThatItUses(t *testing.T) {
 	}
 }
 
+// A queue notes new keys with the steps of its messages: without the right to, it would deliver nothing once the key changes.
+func TestAQueueNeedsRightsOnSteps(t *testing.T) {
+	t.Parallel()
+	for _, server := range []string{"postgres", "mysql"} {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t, testdb.On(t, server))
+			role, pool := rightless(t, b.db)
+			for _, table := range []string{"consumers", "claims", "messages", "results", "outcomes", "journal", "history"} {
+				b.db.Do(t, `GRANT SELECT, INSERT, UPDATE, DELETE ON millrace_`+table+` TO `+role)
+			}
+			b.db.Do(t, `GRANT SELECT ON millrace_schema TO `+role)
+			last := rig.Queue(t, b.newStore(pool, inbox.Config{}), inbox.QueueConfig{Consumer: "billing"})
+			msg := newMessage("x")
+			msg.Metadata.Set("order", "7")
+			require.NoError(t, last.Put(t.Context(), "orders", msg))
+			for _, f := range findings(t, b.newStore(pool, inbox.Config{})) {
+				assert.Equal(t, inbox.Warning, f.Severity, f)
+			}
+			require.NoError(t, last.PutBack(t.Context(), rig.Take(t, last, 1)...))
+
+			found := findings(t, b.newStore(pool, inbox.Config{}))[0]
+			assert.Equal(t, "GRANT SELECT, INSERT, UPDATE, DELETE ON millrace_steps TO "+role, found.Remedy)
+			require.Equal(t, inbox.Error, found.Severity)
+			router := rig.NewRouter(t)
+			router.AddPlugin(b.newStore(pool, inbox.Config{}).Plugin())
+			require.ErrorContains(t, router.Run(t.Context()), found.Problem, "it starts anyway")
+			next := rig.Queue(t, b.newStore(pool, inbox.Config{}), inbox.QueueConfig{Consumer: "billing", Epoch: 1, Key: inbox.ByMetadata("order")})
+			_, _, err := next.Take(t.Context(), 1, time.Second)
+			require.ErrorContains(t, err, "millrace_steps", "it has no need of the right")
+			b.db.Do(t, found.Remedy)
+			assert.Len(t, rig.Take(t, next, 1), 1)
+		})
+	}
+}
+
 // The rights may be of a schema that is not in the search path.
 func TestCheckNamesTheSchemaOfMissingRights(t *testing.T) {
 	t.Parallel()
