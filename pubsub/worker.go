@@ -194,7 +194,7 @@ func (w *worker) giveBack(hands int) {
 }
 
 // deliver hands a message over and returns a channel that is closed when the handler has answered
-// it. If the subscription ends first, deliver puts the message back.
+// it. If the subscription ends first, the message is ready again, and run puts it back.
 func (w *worker) deliver(ctx context.Context, l *inbox.Leased) (answered <-chan struct{}) {
 	own, cancel := context.WithCancel(ctx)
 	over := make(chan struct{})
@@ -214,7 +214,7 @@ func (w *worker) deliver(ctx context.Context, l *inbox.Leased) (answered <-chan 
 	case w.out <- msg:
 	case <-ctx.Done():
 		defer end()
-		w.failed(ctx, l, l.PutBack)
+		w.ready = append(w.ready, l)
 		return over
 	}
 	w.answers.Go(func() {
