@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -39,6 +40,9 @@ var aloneBodies = []testdb.Body{
 			})
 		}
 		assert.Equal(t, 1, a.said())
+		backlog, err := admin.New(b.store).Backlog(t.Context(), admin.BacklogOptions{})
+		require.NoError(t, err)
+		assert.Equal(t, n+1, backlog[0].InProgress.N+backlog[0].Stale.N, "each is seen")
 		close(goOn)
 		rig.Eventually(b, "all are handled", func() bool { return b.rows() == 0 })
 		for _, msg := range a.suspects {
