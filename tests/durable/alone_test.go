@@ -1,10 +1,13 @@
 package durable_test
 
 import (
+	"log/slog"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -50,6 +53,42 @@ var aloneBodies = []testdb.Body{
 			assert.Len(t, rig.Story(t, b.store, msg.UUID).History, 1, "that its process did not answer")
 		}
 	})},
+	{Name: "in time, but returns in the end", Why: "the next wait is longer, so the message is delivered alone at last", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		var log rig.Lines
+		a, logger := newAlone(b, 1), watermill.NewSlogLogger(slog.New(slog.NewTextHandler(&log, nil)))
+		durable := hasty(rig.NewStore(b, b.db.Open(b).DB, inbox.Config{WithoutPlugin: true, Logger: logger}))
+		entered, goOn := make(chan struct{}), map[string]chan struct{}{}
+		slow := newMessages(2)
+		for _, msg := range slow {
+			goOn[msg.UUID] = make(chan struct{})
+		}
+		a.service = b.start(durable, silent(func(msg *message.Message) error {
+			if end := goOn[msg.UUID]; end != nil && a.runs.run(msg) == 1 {
+				entered <- struct{}{}
+				<-end
+			}
+			return nil
+		}))
+		waited := func() (all []string) {
+			for _, field := range regexp.MustCompile(`waited=(\S+)`).FindAllStringSubmatch(log.String(), -1) {
+				all = append(all, field[1])
+			}
+			return all
+		}
+		for i, msg := range slow {
+			assert.True(t, a.deliver(msg))
+			rig.Within(t, entered, "the handler has it")
+			if i == 0 {
+				a.abandon()
+			} else {
+				close(goOn[slow[0].UUID])
+			}
+			rig.Eventually(b, "its time is over", func() bool { return len(waited()) > i })
+		}
+		close(goOn[slow[1].UUID])
+		rig.Eventually(b, "all are handled", func() bool { return b.rows() == 0 })
+		assert.Equal(t, []string{durable.Lease.String(), (2 * durable.Lease).String()}, waited())
+	})},
 	{Name: "at the message that is delivered alone", Why: "the others go on beside it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		a := newAlone(b, 1)
 		entered, goOn := a.start(a.suspects[0])
@@ -88,9 +127,7 @@ func (a *alone) start(hangs *message.Message) (entered <-chan struct{}, goOn cha
 	a.Helper()
 	in, goOn := make(chan struct{}), make(chan struct{})
 	store := rig.NewStore(a, a.db.Open(a).DB, inbox.Config{WithoutPlugin: true, Logger: &a.events})
-	a.service = a.bed.start(pubsub.Durable{
-		Store: store, Consumer: consumer, Mode: pubsub.StoreFirst, Lease: 2 * time.Second, Poll: 100 * time.Millisecond,
-	}, silent(func(msg *message.Message) error {
+	a.service = a.bed.start(hasty(store), silent(func(msg *message.Message) error {
 		if n := a.runs.run(msg); msg.UUID == hangs.UUID && n == 1 {
 			close(in)
 			<-goOn
@@ -99,6 +136,13 @@ func (a *alone) start(hangs *message.Message) (entered <-chan struct{}, goOn cha
 		return nil
 	}))
 	return in, goOn
+}
+
+// hasty are settings with which nobody waits for long.
+func hasty(store *inbox.Store) pubsub.Durable {
+	durable := storeFirst(store)
+	durable.Lease = 2 * time.Second
+	return durable
 }
 
 // abandon has the leases of the other process lapse.
