@@ -130,19 +130,22 @@ func (q *Queue) Extend(ctx context.Context, leased []*Leased) error {
 }
 
 // PutBack ends the leases of messages that were not delivered, whether [Queue.HandOut] succeeded or
-// not, so that any process can take them at once.
+// not, so that any process can take them at once. A suspect remains one.
 func (q *Queue) PutBack(ctx context.Context, leased ...*Leased) error {
-	var problems []error
-	var rest []*Leased
+	return q.explain("put back messages", q.putBack(ctx, leased))
+}
+
+func (q *Queue) putBack(ctx context.Context, leased []*Leased) error {
+	var suspects, others []*Leased
 	for _, l := range leased {
-		if l.suspect { // it was charged an attempt that was not made
-			problems = append(problems, l.PutBack(ctx))
+		if l.suspect {
+			suspects = append(suspects, l)
 		} else {
-			rest = append(rest, l)
+			others = append(others, l)
 		}
 	}
-	err := q.execOnEach(ctx, rest, q.store.dialect.Queue.PutBack)
-	return errors.Join(append(problems, q.explain("put back messages", err))...)
+	statements := &q.store.dialect.Queue
+	return errors.Join(q.execOnEach(ctx, suspects, statements.Unlease, 0), q.execOnEach(ctx, others, statements.PutBack))
 }
 
 // execOnEach runs a statement on the messages of each lease in one transaction, so that no lease

@@ -159,8 +159,14 @@ func (l *Leased) hold(ctx context.Context, tx *sqlx.Tx) error {
 	return s.changeAll(ctx, tx, 1, s.dialect.Queue.HoldLeased, l.queue.config.Lease.Microseconds(), l.row.Consumer, l.row.MessageID, l.token)
 }
 
-// PutBack puts back a message that was not handed to its handler. It does not count as an attempt.
+// PutBack puts back a message that was not handed to its handler. It does not count as an attempt. A
+// suspect remains one, and is due after the time of a lease: until then others are taken.
 func (l *Leased) PutBack(ctx context.Context) error {
+	if l.suspect {
+		q := l.queue
+		err := q.execOnEach(ctx, []*Leased{l}, q.store.dialect.Queue.Unlease, q.config.Lease.Microseconds())
+		return q.explain(fmt.Sprintf("put back message %d", l.row.ID), err)
+	}
 	l.interrupted(context.Canceled)
 	return l.Fail(ctx)
 }

@@ -90,9 +90,10 @@ func (s *Store) observeRetried(ctx context.Context, e Event, delay time.Duration
 func (q *Queue) observeReclaimed(ctx context.Context, leased []*Leased) {
 	e := Event{Consumer: q.name.Name, Epoch: q.name.Epoch, Reason: "lease lapsed"}
 	for _, l := range leased {
-		if l.row.LeaseToken != 0 {
-			e.Count++
+		if l.row.LeaseToken == 0 { // nobody had it, or it was put back
+			continue
 		}
+		e.Count++
 		if l.suspect { // it is leased alone
 			one := l.event(fate{attempts: l.number, why: why{reason: e.Reason}})
 			one.Count = e.Count

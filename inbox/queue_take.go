@@ -160,8 +160,8 @@ func (q *Queue) lease(ctx context.Context, id int32, out int, lock lockDue) (lea
 			l.out = len(leased) < out && !l.suspect && row.Whole()
 			leased = append(leased, l)
 		}
-		if err := q.leaseRows(ctx, tx, leased, charge); err != nil || charge == 0 {
-			return err
+		if err := q.leaseRows(ctx, tx, leased, charge); err != nil || charge == 0 || rows[0].LeaseToken == 0 {
+			return err // a suspect that was put back has this in its history
 		}
 		return s.note(ctx, tx, id, rows[0].MessageID, itFailed, nil)
 	})
@@ -200,19 +200,15 @@ func (q *Queue) leaseRows(ctx context.Context, tx *sqlx.Tx, leased []*Leased, ch
 	return nil
 }
 
-// unlease undoes a lease whose messages cannot be delivered, even if ctx has ended. A suspect
-// remains one. If unlease fails, the messages are redelivered after their lease.
+// unlease undoes a lease whose messages cannot be delivered, even if ctx has ended. If unlease fails,
+// the messages are redelivered after their lease.
 func (q *Queue) unlease(ctx context.Context, taken []*Leased) {
 	if len(taken) == 0 {
 		return
 	}
-	statement := q.store.dialect.Queue.PutBack
-	if taken[0].suspect {
-		statement = q.store.dialect.Queue.Unlease
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
 	defer cancel()
-	if err := q.execOnEach(ctx, taken, statement); err != nil {
+	if err := q.putBack(ctx, taken); err != nil {
 		q.store.log.Error("inbox: messages that were leased and not delivered could not be put back; they are redelivered after their lease",
 			database.Explain(err), q.fields())
 	}

@@ -26,6 +26,9 @@ type worker struct {
 	fetched time.Time
 	failing bool // the last fetch failed
 
+	patience time.Duration   // how long a suspect waits for the others
+	slow     []*inbox.Leased // those for which one waited in vain
+
 	looked chan struct{} // closed after the first fetch that succeeded
 	saw    func()        // closes looked
 
@@ -44,6 +47,7 @@ func newWorker(d Durable, queue *inbox.Queue, topic string, out chan<- *message.
 		looked: looked, saw: sync.OnceFunc(func() { close(looked) }),
 		Durable: d, queue: queue, topic: topic, out: out, ahead: d.Concurrency,
 		hands:    make(chan struct{}, d.Concurrency),
+		patience: queue.Config().Lease,
 		answers:  answers,
 		acked:    make(chan *inbox.Leased, d.Prefetch),
 		recorded: make(chan struct{}),
@@ -145,26 +149,6 @@ func (w *worker) rest(ctx context.Context, due <-chan struct{}, next time.Durati
 	return ctx.Err() == nil
 }
 
-// alone delivers a message that may end the process while the handler has no other stored one.
-func (w *worker) alone(ctx context.Context, hands int) {
-	for range cap(w.hands) - hands { // wait for the others
-		select {
-		case w.hands <- struct{}{}:
-			hands++
-		case <-ctx.Done():
-			w.giveBack(hands)
-			return
-		}
-	}
-	w.giveBack(hands - 1)
-	l := w.ready[0]
-	w.ready = w.ready[1:]
-	select {
-	case <-w.deliver(ctx, l):
-	case <-ctx.Done():
-	}
-}
-
 // handOut delivers the next n messages that are ready, with as many hands.
 func (w *worker) handOut(ctx context.Context, n int) bool {
 	next := w.ready[:n]
@@ -210,7 +194,7 @@ func (w *worker) giveBack(hands int) {
 }
 
 // deliver hands a message over and returns a channel that is closed when the handler has answered
-// it. If the subscription ends first, deliver puts the message back.
+// it. If the subscription ends first, the message is ready again, and run puts it back.
 func (w *worker) deliver(ctx context.Context, l *inbox.Leased) (answered <-chan struct{}) {
 	own, cancel := context.WithCancel(ctx)
 	over := make(chan struct{})
@@ -230,7 +214,7 @@ func (w *worker) deliver(ctx context.Context, l *inbox.Leased) (answered <-chan 
 	case w.out <- msg:
 	case <-ctx.Done():
 		defer end()
-		w.failed(ctx, l, l.PutBack)
+		w.ready = append(w.ready, l)
 		return over
 	}
 	w.answers.Go(func() {

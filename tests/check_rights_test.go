@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/millrace-go/millrace/health"
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -130,9 +130,13 @@ func TestAnInboxAloneWorksWithTheRightsThatItUses(t *testing.T) {
 			b.db.Do(t, `GRANT SELECT ON millrace_schema TO `+role)
 			b.db.Do(t, `GRANT SELECT, INSERT ON effects TO `+role)
 
-			keepsBlobs := findings(t, b.newStore(pool, inbox.Config{BlobsAbove: 1}))
-			require.Equal(t, []string{"privileges", "millrace_blobs"}, []string{keepsBlobs[0].Subject, strings.Fields(keepsBlobs[0].Remedy)[6]})
-			assert.Equal(t, inbox.Error, keepsBlobs[0].Severity)
+			elsewhere, err := payload.NewFileBlobs(t.TempDir())
+			require.NoError(t, err)
+			for _, blobs := range []inbox.Config{{BlobsAbove: 1}, {Blobs: elsewhere}} {
+				keepsBlobs := findings(t, b.newStore(pool, blobs))
+				require.Contains(t, keepsBlobs[0].Remedy, " ON millrace_blobs TO ")
+				assert.Equal(t, inbox.Error, keepsBlobs[0].Severity)
+			}
 			b.store = b.newStore(pool, inbox.Config{PurgeInterval: time.Hour})
 			for _, f := range findings(t, b.store) {
 				assert.Equal(t, inbox.Warning, f.Severity, f)
@@ -168,6 +172,42 @@ func TestAnInboxAloneWorksWithTheRightsThatItUses(t *testing.T) {
 			answer := httptest.NewRecorder()
 			ready.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/", nil))
 			assert.Equal(t, http.StatusOK, answer.Code, answer.Body)
+		})
+	}
+}
+
+// A queue notes new keys with the steps of its messages: without the right to, it would deliver nothing once the key changes.
+func TestAQueueNeedsRightsOnSteps(t *testing.T) {
+	t.Parallel()
+	for _, server := range []string{"postgres", "mysql"} {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t, testdb.On(t, server))
+			role, pool := rightless(t, b.db)
+			for _, table := range []string{"consumers", "claims", "messages", "results", "outcomes", "journal", "history"} {
+				b.db.Do(t, `GRANT SELECT, INSERT, UPDATE, DELETE ON millrace_`+table+` TO `+role)
+			}
+			b.db.Do(t, `GRANT SELECT ON millrace_schema TO `+role)
+			last := rig.Queue(t, b.newStore(pool, inbox.Config{}), inbox.QueueConfig{Consumer: "billing"})
+			msg := newMessage("x")
+			msg.Metadata.Set("order", "7")
+			require.NoError(t, last.Put(t.Context(), "orders", msg))
+			for _, f := range findings(t, b.newStore(pool, inbox.Config{})) {
+				assert.Equal(t, inbox.Warning, f.Severity, f)
+			}
+			require.NoError(t, last.PutBack(t.Context(), rig.Take(t, last, 1)...))
+
+			found := findings(t, b.newStore(pool, inbox.Config{}))[0]
+			assert.Equal(t, "GRANT SELECT, INSERT, UPDATE, DELETE ON millrace_steps TO "+role, found.Remedy)
+			require.Equal(t, inbox.Error, found.Severity)
+			router := rig.NewRouter(t)
+			router.AddPlugin(b.newStore(pool, inbox.Config{}).Plugin())
+			require.ErrorContains(t, router.Run(t.Context()), found.Problem, "it starts anyway")
+			next := rig.Queue(t, b.newStore(pool, inbox.Config{}), inbox.QueueConfig{Consumer: "billing", Epoch: 1, Key: inbox.ByMetadata("order")})
+			_, _, err := next.Take(t.Context(), 1, time.Second)
+			require.ErrorContains(t, err, "millrace_steps", "it has no need of the right")
+			b.db.Do(t, found.Remedy)
+			assert.Len(t, rig.Take(t, next, 1), 1)
 		})
 	}
 }

@@ -166,7 +166,7 @@ var hot = map[string][]any{
 	"Queue.SettleLeased":    {[]byte("r"), 1, []byte("7"), 1},
 	"Queue.LeaseMessages":   {1, 1, 1, 1, [][]byte{[]byte("7"), []byte("8")}},
 	"Queue.LeaseOut":        {1, 1, 1, [][]byte{[]byte("7"), []byte("8")}},
-	"Queue.Unlease":         {1, [][]byte{[]byte("7"), []byte("8")}, 1},
+	"Queue.Unlease":         {1, 1, [][]byte{[]byte("7"), []byte("8")}, 1},
 	"Queue.HandOut":         {1, 1, [][]byte{[]byte("7"), []byte("8")}, 1},
 	"Queue.PutBack":         {1, [][]byte{[]byte("7"), []byte("8")}, 1},
 	"Queue.CompleteLeased":  {1, [][]byte{[]byte("7"), []byte("8")}, 1},

@@ -27,7 +27,8 @@ type Checkup struct {
 	TablePrefix string
 	MaxInFlight int           // of the inbox; 0 is unbounded
 	TwinWait    time.Duration // the longest of all consumers
-	Blobs       bool          // large payloads are kept in the database
+	Blobs       bool          // large payloads are kept outside their rows
+	Queue       bool          // stored messages are delivered
 
 	pool     int  // the maximum size; 0 is unbounded
 	pooled   bool // a pooler in transaction mode is in front of the server

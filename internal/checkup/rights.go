@@ -21,9 +21,16 @@ func (c *Checkup) needs(table string) []string {
 	return []string{"SELECT", "INSERT", "UPDATE", "DELETE"}
 }
 
-// vital are the tables that every inbox uses, and blobs one whose settings say so. Rights on others are missed by a gate, steps,
-// leases, replays and the outbox, which a service may do without, and by the background work, which logs it.
-var vital = []string{"schema", "consumers", "claims", "messages", "results", "outcomes", "journal", "history"}
+// every are the tables that every inbox uses.
+var every = []string{"schema", "consumers", "claims", "messages", "results", "outcomes", "journal", "history"}
+
+// vital reports whether the service needs the table. A queue moves the steps of its messages when their keys change, whether
+// there are any or not. Rights on the tables that are not vital are missed by a gate, steps, leases, replays and the outbox,
+// which a service may do without, and by the background work, which logs it.
+func (c *Checkup) vital(table string) bool {
+	name := strings.TrimPrefix(table, c.TablePrefix)
+	return slices.Contains(every, name) || c.Blobs && name == "blobs" || c.Queue && name == "steps"
+}
 
 // askRights asks MySQL for what its catalogue does not tell: whether a table is missing, or hidden from a role without
 // a right on it, and on which tables the role may DELETE.
@@ -118,8 +125,7 @@ func (c *Checkup) rights(ctx context.Context, wanted []dialect.Table, live map[s
 		if len(missing) == 0 {
 			continue
 		}
-		name := strings.TrimPrefix(table.Name, c.TablePrefix)
-		what := lack{strings.Join(missing, ", "), slices.Contains(vital, name) || c.Blobs && name == "blobs"}
+		what := lack{strings.Join(missing, ", "), c.vital(table.Name)}
 		if of[what] == nil {
 			order = append(order, what)
 		}

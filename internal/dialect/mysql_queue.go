@@ -106,7 +106,7 @@ var mysqlQueue = Queue{
 		WHERE consumer = ? AND message_id IN (?)`,
 	Unlease: `
 		UPDATE millrace_messages FORCE INDEX (by_key)
-		SET attempts = attempts - 1, lease_token = 0, due_at = {now}
+		SET attempts = attempts - 1, lease_token = 0, due_at = {now} + ?
 		WHERE consumer = ? AND message_id IN (?) AND lease_token = ?`,
 	HandOut: `
 		UPDATE millrace_messages FORCE INDEX (by_key)
@@ -229,10 +229,10 @@ var mysqlRemedy = Remedy{
 			ORDER BY id
 			LIMIT ?) counted`,
 	CountLapsed: `
-		SELECT COUNT(*), COALESCE(SUM(CASE WHEN due_at <= ? THEN 1 ELSE 0 END), 0),
+		SELECT COUNT(*), COALESCE(SUM(CASE WHEN due_at <= ? OR status = 2 AND lease_token = 0 THEN 1 ELSE 0 END), 0),
 			COALESCE(SUM(CASE WHEN due_at > ? AND lease_token <> 0 THEN 1 ELSE 0 END), 0)
 		FROM (
-			SELECT due_at, lease_token FROM millrace_messages FORCE INDEX (by_status)
+			SELECT status, due_at, lease_token FROM millrace_messages FORCE INDEX (by_status)
 			WHERE consumer = ? AND status = ?
 			ORDER BY id
 			LIMIT ?) counted`,

@@ -213,11 +213,11 @@ var postgresRemedy = Remedy{
 				` + postgresFirst + `$3::BIGINT)) page
 			LIMIT $3) counted`,
 	CountLapsed: `
-		SELECT COUNT(*), COALESCE(SUM(CASE WHEN due_at <= $1 THEN 1 ELSE 0 END), 0),
+		SELECT COUNT(*), COALESCE(SUM(CASE WHEN due_at <= $1 OR status = 2 AND lease_token = 0 THEN 1 ELSE 0 END), 0),
 			COALESCE(SUM(CASE WHEN due_at > $2 AND lease_token <> 0 THEN 1 ELSE 0 END), 0)
 		FROM (
 			SELECT * FROM (
-				SELECT due_at, lease_token FROM millrace_messages
+				SELECT status, due_at, lease_token FROM millrace_messages
 				WHERE consumer = $3 AND (status, id) > ($4, 0) AND status <= $4
 				ORDER BY status, id
 				` + postgresFirst + `$5::BIGINT)) page

@@ -24,8 +24,8 @@ type Queue struct {
 	SelectHeads   string
 	LockDue       string
 
-	// LeaseOut leases messages that are handed out at once. Unlease undoes the lease of messages, and
-	// takes back the attempt that LeaseMessages counted.
+	// LeaseOut leases messages that are handed out at once. Unlease undoes the lease of messages, takes back
+	// the attempt that LeaseMessages counted, and says when they are due again.
 	LeaseMessages string
 	LeaseOut      string
 	Unlease       string
@@ -103,7 +103,7 @@ var commonQueue = Queue{
 		WHERE consumer = ? AND message_id IN (?)`,
 	Unlease: `
 		UPDATE millrace_messages
-		SET attempts = attempts - 1, lease_token = 0, due_at = {now}
+		SET attempts = attempts - 1, lease_token = 0, due_at = {now} + ?
 		WHERE consumer = ? AND message_id IN (?) AND lease_token = ?`,
 	PutBack: `
 		UPDATE millrace_messages

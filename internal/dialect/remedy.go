@@ -31,7 +31,7 @@ type Remedy struct {
 	ServeConsumer string
 
 	// The backlog, counted up to a limit. CountLapsed takes a time, twice. It counts all messages,
-	// those that are due by then, and those that are leased beyond it.
+	// those that are due by then or whose process gave no answer, and those that are leased beyond it.
 	CountStatus string
 	CountLapsed string
 	CountDue    string

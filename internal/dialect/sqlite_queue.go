@@ -197,10 +197,10 @@ var sqliteRemedy = Remedy{
 			ORDER BY id
 			LIMIT ?) counted`,
 	CountLapsed: `
-		SELECT COUNT(*), COALESCE(SUM(CASE WHEN due_at <= ? THEN 1 ELSE 0 END), 0),
+		SELECT COUNT(*), COALESCE(SUM(CASE WHEN due_at <= ? OR status = 2 AND lease_token = 0 THEN 1 ELSE 0 END), 0),
 			COALESCE(SUM(CASE WHEN due_at > ? AND lease_token <> 0 THEN 1 ELSE 0 END), 0)
 		FROM (
-			SELECT due_at, lease_token FROM millrace_messages INDEXED BY ix_millrace_messages_status
+			SELECT status, due_at, lease_token FROM millrace_messages INDEXED BY ix_millrace_messages_status
 			WHERE consumer = ? AND status = ?
 			ORDER BY id
 			LIMIT ?) counted`,

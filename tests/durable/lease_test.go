@@ -203,6 +203,26 @@ var leaseBodies = []testdb.Body{
 			assert.Equal(t, poison, parked.UUID)
 			assert.Contains(t, parked.Reason, "it may end the process")
 		})},
+	{Name: "a service that closes while it hands messages out", Why: "those that no handler has go back at once, in one transaction",
+		Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+			const n = 5
+			b.storeIn(inbox.QueueConfig{}, newMessages(n)...)
+			pool := faults.Open(t, b.db)
+			sub, err := storeFirst(b.newStore(pool.DB)).Decorate(rig.NewFeed())
+			require.NoError(t, err)
+			_, err = sub.Subscribe(t.Context(), "orders") // and nobody receives
+			require.NoError(t, err)
+			rig.Eventually(b, "all are to be handed out", func() bool { return b.open(admin.InProgress) == n })
+			var ends atomic.Int32
+			pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+				if writes.MatchString(call) && strings.Contains(call, "lease_token = 0") {
+					ends.Add(1)
+				}
+				return nil
+			}})
+			require.NoError(t, sub.Close())
+			assert.Equal(t, []int{1, n}, []int{int(ends.Load()), b.open(admin.Received)})
+		})},
 	{Name: "a lease that is lost", Why: "the slow loser's transaction is rolled back: effects once", Run: func(t *testing.T, db *testdb.DB) {
 		if db.Dialect == "sqlite" {
 			t.Log("a handler's transaction stops every writer here: nobody can take the lease")
