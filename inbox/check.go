@@ -10,7 +10,6 @@ import (
 	"github.com/millrace-go/millrace/internal/checkup"
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
-	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // Severity says how serious a finding is.
@@ -129,7 +128,7 @@ func (c *inspection) server(ctx context.Context) error {
 	server := checkup.Checkup{
 		DB: s.db.DB, Dialect: s.dialect, Schema: s.config.Schema, TablePrefix: s.config.TablePrefix,
 		MaxInFlight: s.config.MaxInFlight, TwinWait: s.longestTwinWait(),
-		Blobs: s.config.BlobsAbove > 0, Queue: s.queues(ctx),
+		Blobs: s.config.BlobsAbove > 0, Queue: s.queues(),
 	}
 	findings, err := server.Run(ctx)
 	for _, f := range findings {
@@ -142,17 +141,11 @@ func (c *inspection) server(ctx context.Context) error {
 	return err
 }
 
-// queues reports whether a queue of the namespace delivers stored messages, or once did: a service may subscribe after the
-// check. If the consumers cannot be read, the findings say so.
-func (s *Store) queues(ctx context.Context) bool {
+// queues reports whether a queue of this process delivers stored messages.
+func (s *Store) queues() bool {
 	s.mu.Lock()
-	here := len(s.bells) > 0
-	s.mu.Unlock()
-	if here {
-		return true
-	}
-	all, err := s.rows.Consumers(ctx, "", nil)
-	return err == nil && slices.ContainsFunc(all, func(c stored.Consumer) bool { return c.WasServed })
+	defer s.mu.Unlock()
+	return len(s.bells) > 0
 }
 
 func (s *Store) longestTwinWait() time.Duration {

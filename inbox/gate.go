@@ -235,9 +235,10 @@ func (cl *claim) early(g *gate, v versioned) bool {
 }
 
 // atOnce reports whether an aggregate may be advanced when it is locked. The gate locks all aggregates of a message before
-// it advances any, and one of which it must know from which version it jumps.
+// it advances any, and one of which it must know from which version it jumps. With GapLatest versions always jump, and
+// nothing needs that one.
 func (cl *claim) atOnce(g *gate, versions []versioned) bool {
-	return len(versions) == 1 && !g.jumps(cl.gated)
+	return len(versions) == 1 && (g.config.OnGap == GapLatest || !g.jumps(cl.gated))
 }
 
 // lockOne locks an aggregate and, if advance is set and v may follow, advances it.
@@ -250,7 +251,7 @@ func (cl *claim) lockOne(g *gate, v versioned, advance bool) (row stored.Aggrega
 	}
 	if !advance {
 		below = math.MinInt64
-	} else if !g.seeks() && v.Number == first {
+	} else if !g.seeks() && (v.Number == first || g.config.OnGap == GapLatest && v.Number > first) {
 		fresh = v.Number
 	}
 	args := []any{cl.id32, v.id, fresh, first, cl.token, cl.id, cl.hash, from, below, v.Number}

@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -15,7 +14,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
-	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/stored"
 )
@@ -26,9 +24,8 @@ const epochLook = 10 * time.Second
 
 // olderEpochs is what a queue knows about the epochs before its own.
 type olderEpochs struct {
-	looked  time.Time
-	left    bool // messages remain that another process works on
-	waiting int  // as many messages waited for their payloads when that was last logged
+	looked time.Time
+	left   bool // messages remain that another process works on, or that nobody had time to move
 }
 
 // olderEpoch is an epoch before that of a queue.
@@ -55,16 +52,15 @@ func (q *Queue) adopt(ctx context.Context, consumer int32) (left bool, err error
 	o.left = false
 	for _, from := range older {
 		open, err := q.hasOpen(ctx, from.ID)
-		waits := false
 		if err == nil && open {
-			if waits, err = q.adoptFrom(ctx, from, consumer); err == nil {
+			if err = q.adoptFrom(ctx, from, consumer); err == nil {
 				open, err = q.hasOpen(ctx, from.ID)
 			}
 		}
 		if err != nil {
 			return false, err
 		}
-		o.left = o.left || open && (!waits || q.config.OrderKey != nil) // else nothing but what waits is held up by it
+		o.left = o.left || open
 	}
 	o.looked = time.Now()
 	return o.left, nil
@@ -76,35 +72,35 @@ func (q *Queue) hasOpen(ctx context.Context, consumer int32) (open bool, err err
 }
 
 // adoptFrom moves the messages of one older epoch that no process works on: all of them if they may stand in line, else as many
-// as it can for a second, so that others are delivered in between. It reports whether some wait for their payloads.
-func (q *Queue) adoptFrom(ctx context.Context, from olderEpoch, to int32) (waits bool, err error) {
-	const atOnce, atLeast = 100, time.Second
-	unopened := make(map[int64]error) // in this look, by their rows
-	for began := time.Now(); ; {
+// as it can for a second, so that others are delivered in between.
+func (q *Queue) adoptFrom(ctx context.Context, from olderEpoch, to int32) error {
+	const atOnce, slice = 100, time.Second
+	began := time.Now()
+	late := func() bool { return q.config.OrderKey == nil && time.Since(began) > slice }
+	same := string(from.KeySource) == q.config.Key.source
+	for opened := map[int64]rekeyed(nil); ; {
 		var done adopted
 		err := q.write(ctx, func(tx *sqlx.Tx, tell tellParked) (err error) {
-			done, err = q.adoptSome(ctx, tx, from, to, atOnce, unopened, tell)
+			done, err = q.adoptSome(ctx, tx, from.ID, to, same, opened, atOnce, tell)
 			return err
 		})
 		if err != nil {
-			return false, fmt.Errorf("move messages from an older epoch: %w", err)
+			return fmt.Errorf("move messages from an older epoch: %w", err)
 		}
 		for _, twin := range done.twins {
 			q.observeAdoptedTwin(ctx, twin)
 		}
-		taken := done.rows - done.waiting
-		if taken > 0 {
+		if taken := done.rows - len(done.unopened); taken > 0 {
 			q.store.log.Info("inbox: open messages of an older epoch were moved to the new one", q.fields().Add(watermill.LogFields{
 				"count": taken - done.superseded, "superseded": done.superseded,
 			}))
-		}
-		if taken > done.superseded {
 			q.bell.Ring()
 		}
-		q.sayWaiting(done)
-		waits = done.waiting > 0
-		if taken == 0 || done.rows < atOnce && !done.late || q.config.OrderKey == nil && time.Since(began) > atLeast {
-			return waits, nil
+		if len(done.unopened) == 0 && done.rows < atOnce || late() {
+			return nil
+		}
+		if opened, err = q.openAdoptable(ctx, done.unopened, same, late); err != nil {
+			return err
 		}
 	}
 }
@@ -113,23 +109,12 @@ func (q *Queue) adoptFrom(ctx context.Context, from olderEpoch, to int32) (waits
 type adopted struct {
 	rows       int // all of them
 	superseded int
-	waiting    int // their payloads cannot be opened yet, on which their keys may depend
-	unopened   error
-	late       bool // time to open payloads ran out
+	unopened   []stored.Message // they stay until their payloads were looked at, outside of the transaction
 	twins      []*adoptedTwin
 }
 
-// sayWaiting logs how many messages wait for their payloads, if their number has changed.
-func (q *Queue) sayWaiting(done adopted) {
-	if done.waiting != q.older.waiting && done.waiting > 0 {
-		q.store.log.Error("inbox: messages of an older epoch stay there until their payloads can be opened, on which their new keys may depend",
-			done.unopened, q.fields().Add(watermill.LogFields{"count": done.waiting}))
-	}
-	q.older.waiting = done.waiting
-}
-
 func (q *Queue) adoptSome(
-	ctx context.Context, tx *sqlx.Tx, from olderEpoch, to int32, atMost int, failed map[int64]error, tell tellParked,
+	ctx context.Context, tx *sqlx.Tx, from, to int32, same bool, opened map[int64]rekeyed, atMost int, tell tellParked,
 ) (done adopted, err error) {
 	if q.store.dialect.OneWriter { // its transactions must begin with a write
 		if _, err := tx.ExecContext(ctx, q.store.dialect.LockConsumer, to); err != nil {
@@ -137,25 +122,17 @@ func (q *Queue) adoptSome(
 		}
 	}
 	var rows []stored.Message
-	if err := tx.SelectContext(ctx, &rows, q.store.dialect.Queue.SelectAdoptable, from.ID, atMost); err != nil {
+	if err := tx.SelectContext(ctx, &rows, q.store.dialect.Queue.SelectAdoptable, from, atMost); err != nil {
 		return adopted{}, err
 	}
 	done.rows = len(rows)
-	own := ambient.New(tx, q.store.db.DB)
-	defer own.End()
-	opening, cancel := context.WithTimeout(ambient.With(ctx, own), afterwards) // the rows are locked, so not for long
-	defer cancel()
 	for _, row := range rows {
-		as, unopened := rekeyed{}, failed[row.ID]
-		if unopened == nil {
-			as, unopened = q.rekeyed(opening, row, string(from.KeySource) == q.config.Key.source)
-		}
-		if unopened != nil {
-			done.waiting++
-			done.unopened = cmp.Or(done.unopened, unopened)
-			if done.late = opening.Err() != nil; !done.late {
-				failed[row.ID] = unopened
-			}
+		as, known := opened[row.ID]
+		switch {
+		case row.Whole():
+			as = q.rekeyed(ctx, row, same)
+		case !known || as.hashes != nil && as.hashes[0] != row.Hash: // an operator may have replaced it
+			done.unopened = append(done.unopened, row)
 			continue
 		}
 		superseded, twin, err := q.adoptOne(ctx, tx, row, to, as, tell)
@@ -170,6 +147,28 @@ func (q *Queue) adoptSome(
 		}
 	}
 	return done, nil
+}
+
+// openAdoptable identifies messages whose payloads are sealed or out of their rows, until it is late. Once one of them could
+// not be opened in time, it tries no other.
+func (q *Queue) openAdoptable(ctx context.Context, rows []stored.Message, same bool, late func() bool) (map[int64]rekeyed, error) {
+	opened := make(map[int64]rekeyed, len(rows))
+	left := afterwards
+	for _, row := range rows {
+		if late() {
+			break
+		}
+		opening, cancel := context.WithTimeout(ctx, left)
+		opened[row.ID] = q.rekeyed(opening, row, same)
+		if opening.Err() != nil {
+			left = 0
+		}
+		cancel()
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+	}
+	return opened, nil
 }
 
 // adoptOne moves a message with its claim and its outcome. If the new epoch knows the message, the
@@ -283,49 +282,47 @@ func (r rekeyed) isCopy(known *lookup) bool {
 }
 
 // rekeyed identifies a message in this epoch. A collision keeps its id. A message without a key
-// keeps its id until it is tried again. If the key may depend on a payload that cannot be opened now,
-// rekeyed returns why: under its old key, a copy with the new one would run beside it.
-func (q *Queue) rekeyed(ctx context.Context, row stored.Message, same bool) (as rekeyed, unopened error) {
-	as = rekeyed{id: row.MessageID, known: same}
+// keeps its id until it is tried again.
+func (q *Queue) rekeyed(ctx context.Context, row stored.Message, same bool) rekeyed {
+	as := rekeyed{id: row.MessageID, known: same}
 	if row.Original != nil || keycode.IsKeyless(row.MessageID) {
-		return as, nil
+		return as
 	}
 	as.hashes = []int64{row.Hash}
 	binary.BigEndian.PutUint64(as.print[:], uint64(row.Hash)) //nolint:gosec // the bits matter, not the sign
 	l := newLeased(q, row, 0, false)
-	unopened = l.open(ctx)
+	unopened := l.open(ctx)
 	switch {
 	case unopened == nil:
 	case unopenable(unopened) || same && q.config.Fingerprint == nil:
-		return as, nil
-	case q.config.Fingerprint == nil && !q.config.Key.has(byCloudEvent, byJSON, byPayload, byFunc, withinType):
-	case l.toBlame(unopened, false):
-		q.store.log.Error("inbox: a message of an older epoch keeps its old key, since its payload cannot be opened while others can; "+
-			"a copy with the new key is handled beside it", unopened, l.event(fate{}).fields())
-		return as, nil
-	default:
-		return as, unopened
+		return as
+	case q.config.Fingerprint != nil || q.config.Key.has(byCloudEvent, byJSON, byPayload, byFunc, withinType):
+		if !errors.Is(ctx.Err(), context.Canceled) { // the service does not close
+			q.store.log.Error("inbox: a message of an older epoch keeps its old key, since its payload cannot be opened now; "+
+				"a copy with the new key is handled beside it", unopened, l.event(fate{}).fields())
+		}
+		return as
 	}
 	msg, err := l.Message(ctx)
 	if err != nil {
-		return as, nil //nolint:nilerr // the queue reports this when it takes the message
-	}
-	if unopened == nil {
-		as.msg = msg
+		return as // the queue reports this when it takes the message
 	}
 	payload := []byte(msg.Payload)
-	if q.config.Fingerprint != nil {
-		payload, err = callFingerprint(q.config.Fingerprint, msg)
-	}
-	if err == nil && unopened == nil {
-		as.print = sha256.Sum256(payload)
-		as.hashes = append(as.hashes, hashOf(as.print))
+	if unopened == nil {
+		as.msg = msg
+		if q.config.Fingerprint != nil {
+			payload, err = callFingerprint(q.config.Fingerprint, msg)
+		}
+		if err == nil {
+			as.print = sha256.Sum256(payload)
+			as.hashes = append(as.hashes, hashOf(as.print))
+		}
 	}
 	key, err := q.config.Key.valueFrom(string(row.Topic), msg)
 	if err == nil { // else the key is a position, for instance, which only the source knows
 		as.id = keycode.Encode(key)
 	}
-	return as, nil
+	return as
 }
 
 // knows returns the claim and the open row of a key in an epoch, nil if there is neither.

@@ -120,8 +120,8 @@ func (l *ledger) statements(d *tables, token int64, retention time.Duration) []s
 	return all
 }
 
-// asideBytes is the size of a statement that sets messages aside: a megabyte is the smallest packet that MySQL and MariaDB
-// have by default, and a driver that puts arguments into the text escapes the quotes in it.
+// asideBytes is the size of a statement that sets messages aside: a megabyte is the smallest packet that operators leave to
+// MySQL and MariaDB, and a driver that puts arguments into the text escapes the quotes in it.
 const asideBytes = 1 << 19
 
 // asideAtOnce returns as many of the first as one statement carries, and at least one.

@@ -7,7 +7,7 @@ import "context"
 const (
 	firstPage = 50       // messages
 	atOnce    = 500      // messages of a page, and of a batch, at most
-	pageBytes = 32 << 20 // of a page and of a batch at most, unless it is one message
+	pageBytes = 32 << 20 // of a batch at most, unless it is one message; a page goes by the one before
 )
 
 // pages reads the messages that a request selects, up to an id.

@@ -60,15 +60,15 @@ var deliveryBodies = []testdb.Body{
 		require.NoError(t, b.store.Close(t.Context()))
 	})},
 	{Name: "a handler slower than Timeout", Why: "what was rolled back underneath is never reported as done", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		h := b.inbox(atFirst(func(msg *message.Message) ([]*message.Message, error) {
+		h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			_, _ = effect(msg)
 			<-msg.Context().Done()
 			return nil, nil
-		}), func(i *millrace.Inbox) { i.Timeout = 300 * time.Millisecond })
+		}, func(i *millrace.Inbox) { i.Timeout = 300 * time.Millisecond })
 		msg := newMessage("x")
 		rig.MustFail(t, h, again(msg), "Timeout")
 		assert.Equal(t, 0, b.effects())
-		must(t, h, again(msg))
+		must(t, b.inbox(effect), again(msg))
 		assert.Equal(t, 1, b.effects())
 	})},
 	{Name: "MaxInFlight", Why: "it bounds transactions, and copies that wait for a turn take none of them", Run: testdb.With(newBed, func(t *testing.T, b *bed) {

@@ -26,7 +26,7 @@ var common = Dialect{
 		WHERE namespace = ? AND name = ? AND epoch = ?`,
 	SelectConsumers: `
 		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at,
-			purged_at, on_replay, served_until > {now} AS served, served_until > 0 AS was_served
+			purged_at, on_replay, served_until > {now} AS served
 		FROM millrace_consumers
 		ORDER BY namespace, name, epoch`,
 	UpdateConsumer: `

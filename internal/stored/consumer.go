@@ -41,8 +41,7 @@ type Consumer struct {
 	CreatedAt int64  `db:"created_at"`
 	PurgedAt  int64  `db:"purged_at"` // 0: never
 	OnReplay  int    `db:"on_replay"`
-	Served    bool   `db:"served"`     // a queue in some process delivers its stored messages
-	WasServed bool   `db:"was_served"` // or one did; only where all consumers are listed
+	Served    bool   `db:"served"` // a queue in some process delivers its stored messages
 }
 
 // Rows are the rows of one namespace.

@@ -348,8 +348,11 @@ func TestTablesThatMoveToAnotherServer(t *testing.T) {
 	const more = `(%[1]s::text::bigint + 1000000000000)::text::xid8`
 	exec(t, db, fmt.Sprintf(`UPDATE watermill_orders SET transaction_id = `+more, "transaction_id"))
 	exec(t, db, fmt.Sprintf(`UPDATE watermill_offsets_orders SET last_processed_transaction_id = `+more, "last_processed_transaction_id"))
+	exec(t, db, `UPDATE watermill_orders SET transaction_id = '5' WHERE "offset" = 2`) // the new server has counted more
 	publish(t, p, "orders", "4")
-	exec(t, db, documented(t, "WITH moved"))
+	for range 2 {
+		exec(t, db, documented(t, "WITH moved"))
+	}
 	publish(t, p, "orders", "5")
 	for group, want := range map[string][]string{"slow": {"1", "2", "3", "4", "5"}, "fast": {"4", "5"}} {
 		messages := subscribe(t, newSubscriber(t, db, group), "orders")

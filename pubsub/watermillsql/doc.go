@@ -65,11 +65,11 @@
 //	UPDATE "watermill_offsets_orders" SET last_processed_transaction_id = '0', offset_acked = COALESCE(
 //		(SELECT MIN("offset") - 1 FROM "watermill_orders"
 //			WHERE (transaction_id, "offset") > (last_processed_transaction_id, offset_acked)
-//				OR transaction_id < pg_snapshot_xmax(pg_current_snapshot())),
+//				OR "offset" > offset_acked AND transaction_id < pg_snapshot_xmax(pg_current_snapshot())),
 //		(SELECT MAX("offset") FROM "watermill_orders"), 0)
 //
 // Groups then get everything that they have not acked, and what was published on the new server; some of the messages that they
-// have acked can come again. Logical replication leaves sequences behind: set the one of "offset" first.
+// have acked can come again. To run it twice does no harm. Logical replication leaves sequences behind: set the one of "offset" first.
 //
 // # MySQL and MariaDB: batches lock the end of the table
 //

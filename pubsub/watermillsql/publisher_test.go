@@ -264,10 +264,9 @@ func stockSubscriber(t *testing.T, db *testdb.DB) *wmsql.Subscriber {
 // Publish does not hang where watermill-sql's does, which takes no context.
 func TestPublishEnds(t *testing.T) {
 	each(t, func(t *testing.T, db *testdb.DB) {
-		newPublisher(t, db, "orders")
+		publish(t, newPublisher(t, db, "orders"), "orders", "before")
 		p, err := watermillsql.NewPublisher(db.DB, watermillsql.Config{Timeout: 300 * time.Millisecond})
 		require.NoError(t, err)
-		publish(t, p, "orders", "before")
 
 		conn, err := db.Conn(t.Context())
 		require.NoError(t, err)

@@ -141,7 +141,7 @@ func (a *alone) start(hangs *message.Message) (entered <-chan struct{}, goOn cha
 // hasty are settings with which nobody waits for long.
 func hasty(store *inbox.Store) pubsub.Durable {
 	durable := storeFirst(store)
-	durable.Lease = 2 * time.Second
+	durable.Lease = 6 * time.Second
 	return durable
 }
 

@@ -113,23 +113,21 @@ func deadlockAfterACommit(t *testing.T, b *bed) {
 }
 
 func jumpsBack(t *testing.T, b *bed) {
-	for name, gate := range map[string]millrace.VersionGate{"starts": {Starts: starts}, "latest": {OnGap: inbox.GapLatest}} {
-		ten, ran := snapshot(name, 10), 0
-		fails := b.commitsFirst(&ran, errFails)
-		h := millrace.Inbox{Store: b.store, Consumer: name}.Middleware(gate.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-			if msg.UUID == ten.UUID {
-				return fails(msg)
-			}
-			return handler(msg)
-		}))
-		must(t, h, change(name, 1), change(name, 2), change(name, 3))
-		rig.MustFail(t, h, again(ten), inbox.ErrTxEndedByHandler)
-		version, err := b.store.Version(t.Context(), inbox.Aggregate{Consumer: name, ID: name})
-		require.NoError(t, err)
-		assert.EqualValues(t, 3, version, name)
-		must(t, h, change(name, 4), again(ten), change(name, 5), change(name, 11))
-		assert.Equal(t, []int64{1, 2, 3, 4, 10, 11}, b.applied(name), name)
-	}
+	ten, ran := snapshot("a", 10), 0
+	fails := b.commitsFirst(&ran, errFails)
+	h := b.gated(b.store, millrace.VersionGate{Starts: starts}, func(msg *message.Message) ([]*message.Message, error) {
+		if msg.UUID == ten.UUID {
+			return fails(msg)
+		}
+		return handler(msg)
+	})
+	must(t, h, change("a", 1), change("a", 2), change("a", 3))
+	rig.MustFail(t, h, again(ten), inbox.ErrTxEndedByHandler)
+	version, err := b.store.Version(t.Context(), inbox.Aggregate{Consumer: consumer, ID: "a"})
+	require.NoError(t, err)
+	assert.EqualValues(t, 3, version)
+	must(t, h, change("a", 4), again(ten), change("a", 5), change("a", 11))
+	assert.Equal(t, []int64{1, 2, 3, 4, 10, 11}, b.applied("a"))
 	b.nothingLeft()
 }
 
