@@ -29,7 +29,7 @@ func TestASilentServerIsNoTwin(t *testing.T) {
 		"OpenPool": func(t *testing.T, db *testdb.DB, dial dial) *sqlx.DB {
 			config, err := pgxpool.ParseConfig(db.DSN)
 			require.NoError(t, err)
-			config.MaxConns, config.ConnConfig.DialFunc = 2, dial
+			config.MaxConns, config.ConnConfig.DialFunc = 6, dial // those that are being closed count
 			pool, err := pgxpool.NewWithConfig(t.Context(), config)
 			require.NoError(t, err)
 			t.Cleanup(pool.Close)
