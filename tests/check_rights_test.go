@@ -116,6 +116,17 @@ func TestCheckNamesTheRightsThatAreMissing(t *testing.T) {
 	}
 }
 
+// ofInboxAlone is a pool of a role with the rights that an inbox alone uses, and how GRANT names the role.
+func ofInboxAlone(t *testing.T, db *testdb.DB) (role string, pool *sqlx.DB) {
+	t.Helper()
+	role, pool = rightless(t, db)
+	for _, table := range []string{"consumers", "claims", "messages", "results", "outcomes", "journal", "history"} {
+		db.Do(t, `GRANT SELECT, INSERT, UPDATE, DELETE ON millrace_`+table+` TO `+role)
+	}
+	db.Do(t, `GRANT SELECT ON millrace_schema TO `+role)
+	return role, pool
+}
+
 // A role may have rights only on what an inbox alone uses: the service starts and works, and the other tables are named.
 func TestAnInboxAloneWorksWithTheRightsThatItUses(t *testing.T) {
 	t.Parallel()
@@ -123,11 +134,7 @@ func TestAnInboxAloneWorksWithTheRightsThatItUses(t *testing.T) {
 		t.Run(server, func(t *testing.T) {
 			t.Parallel()
 			b := newBed(t, testdb.On(t, server))
-			role, pool := rightless(t, b.db)
-			for _, table := range []string{"consumers", "claims", "messages", "results", "outcomes", "journal", "history"} {
-				b.db.Do(t, `GRANT SELECT, INSERT, UPDATE, DELETE ON millrace_`+table+` TO `+role)
-			}
-			b.db.Do(t, `GRANT SELECT ON millrace_schema TO `+role)
+			role, pool := ofInboxAlone(t, b.db)
 			b.db.Do(t, `GRANT SELECT, INSERT ON effects TO `+role)
 
 			elsewhere, err := payload.NewFileBlobs(t.TempDir())
@@ -183,11 +190,7 @@ func TestAQueueNeedsRightsOnSteps(t *testing.T) {
 		t.Run(server, func(t *testing.T) {
 			t.Parallel()
 			b := newBed(t, testdb.On(t, server))
-			role, pool := rightless(t, b.db)
-			for _, table := range []string{"consumers", "claims", "messages", "results", "outcomes", "journal", "history"} {
-				b.db.Do(t, `GRANT SELECT, INSERT, UPDATE, DELETE ON millrace_`+table+` TO `+role)
-			}
-			b.db.Do(t, `GRANT SELECT ON millrace_schema TO `+role)
+			role, pool := ofInboxAlone(t, b.db)
 			store := b.newStore(pool, inbox.Config{})
 			for _, f := range findings(t, store) {
 				assert.Equal(t, inbox.Warning, f.Severity, f)
