@@ -22,8 +22,9 @@ type Pace struct {
 	// PerSecond is the greatest number of messages per second. Defaults to 1000.
 	PerSecond int
 
-	// Progress is called after each batch with the number of messages done. If it panics, the panic
-	// passes on: the batch is committed, and another call does the rest. Defaults to none.
+	// Progress is called after each batch, and after each message sent back, with the number of messages
+	// done. If it panics, the panic passes on: what is done is committed, and another call does the rest.
+	// Defaults to none.
 	Progress func(done int)
 
 	// Mark, unless it is nil, is the ID of a row. The call skips the rows up to it and moves it to
@@ -48,8 +49,8 @@ type Pace struct {
 // entry of it for each consumer, see [Admin.AuditMessages].
 func (a *Admin) RetryAll(ctx context.Context, f Filter, by Operator, to message.Publisher, pace Pace) (retried int, err error) {
 	bulk, refused := pace.bulk(by, stored.Retry, f.String()), false
-	retried, err = a.forAll(ctx, f, by, pace, Status.Retryable, func(rows []stored.Message) (int, error) {
-		return a.retryBatch(ctx, rows, bulk, to, &refused)
+	retried, err = a.forAll(ctx, f, by, pace, Status.Retryable, func(rows []stored.Message) (int, int, error) {
+		return a.retrySome(ctx, rows, bulk, to, &refused)
 	})
 	a.sayAll(by, stored.Retry, f, retried)
 	if err != nil {
@@ -62,7 +63,7 @@ func (a *Admin) RetryAll(ctx context.Context, f Filter, by Operator, to message.
 // [Admin.RetryAll].
 func (a *Admin) DiscardAll(ctx context.Context, f Filter, by Operator, pace Pace) (discarded int, err error) {
 	bulk := pace.bulk(by, discardAction, f.String())
-	discarded, err = a.forAll(ctx, f, by, pace, Status.Retryable, func(rows []stored.Message) (int, error) {
+	discarded, err = a.forAll(ctx, f, by, pace, Status.Retryable, func(rows []stored.Message) (int, int, error) {
 		gone := map[int64]bool{}
 		n, err := a.inBatch(ctx, rows, bulk, func(ctx context.Context, tx *sqlx.Tx, row stored.Message) error {
 			err := a.discard(ctx, tx, row)
@@ -70,9 +71,9 @@ func (a *Admin) DiscardAll(ctx context.Context, f Filter, by Operator, pace Pace
 			return err
 		})
 		if n > 0 { // otherwise it was rolled back
-			a.sayHeldBehind(ctx, slices.DeleteFunc(rows, func(row stored.Message) bool { return !gone[row.ID] })...)
+			a.sayHeldBehind(ctx, slices.DeleteFunc(slices.Clone(rows), func(row stored.Message) bool { return !gone[row.ID] })...)
 		}
-		return n, err
+		return len(rows), n, err
 	})
 	a.sayAll(by, discardAction, f, discarded)
 	if err != nil {
@@ -99,9 +100,10 @@ func (a *Admin) sayAll(by Operator, action string, f Filter, done int) {
 	}
 }
 
-// forAll passes the messages that f matches to work, in batches and no faster than pace allows.
+// forAll passes the messages that f matches to work, in batches and no faster than pace allows. Work says how
+// many of them it is through with, and how many of these it did.
 func (a *Admin) forAll(
-	ctx context.Context, f Filter, by Operator, pace Pace, allowed func(Status) bool, work func([]stored.Message) (int, error),
+	ctx context.Context, f Filter, by Operator, pace Pace, allowed func(Status) bool, work func([]stored.Message) (through, did int, err error),
 ) (done int, err error) {
 	if err := by.Validate(); err != nil {
 		return 0, err
@@ -145,21 +147,33 @@ func (a *Admin) forAll(
 		rows = slices.DeleteFunc(rows, func(r stored.Message) bool { // changed since the IDs were read
 			return !slices.Contains(f.statuses(FailedTerminal, Parked), r.Status)
 		})
-		n, err := work(rows)
-		done, looked = done+n, looked+len(ids)
-		var left *unsendableError
-		if errors.As(err, &left) {
-			unread, err = cmp.Or(unread, err), nil
+		for {
+			through, did, err := work(rows)
+			done += did
+			var left *unsendableError
+			if errors.As(err, &left) {
+				unread, err = cmp.Or(unread, err), nil
+			}
+			if err == nil {
+				*pace.Mark = ids[len(ids)-1]
+				if through < len(rows) {
+					*pace.Mark = rows[through-1].ID
+				}
+			}
+			if pace.Progress != nil {
+				pace.Progress(done)
+			}
+			if err != nil {
+				return done, err
+			}
+			if rows = rows[through:]; len(rows) == 0 {
+				break
+			}
+			if err := ctx.Err(); err != nil {
+				return done, err
+			}
 		}
-		if err == nil {
-			*pace.Mark = ids[len(ids)-1]
-		}
-		if pace.Progress != nil {
-			pace.Progress(done)
-		}
-		if err != nil {
-			return done, err
-		}
+		looked += len(ids)
 		if len(ids) < batch {
 			return done, nil
 		}
@@ -194,27 +208,32 @@ func (p Pace) wait(ctx context.Context, began time.Time, done int) error {
 	}
 }
 
-// retryBatch makes the messages due that a queue serves, all at once, and then sends back the others.
-func (a *Admin) retryBatch(
+// retrySome makes the first messages due, all at once, as far as a queue serves them. Without a queue it sends
+// back the first one by itself, so that a failure to publish concerns one message only, and so that the call can
+// end behind each of them. The publisher's second refusal in a row is an error: refused says whether the last
+// message was.
+func (a *Admin) retrySome(
 	ctx context.Context, rows []stored.Message, bulk stored.Bulk, to message.Publisher, refused *bool,
-) (done int, err error) {
+) (through, done int, err error) {
 	served := make(map[stored.Name]bool)
-	var due, others []stored.Message
 	for _, row := range rows {
 		live, known := served[row.Of()]
 		if !known {
 			if live, err = a.rows.Served(ctx, &row); err != nil {
-				return 0, err
+				return 0, 0, err
 			}
 			served[row.Of()] = live
 		}
-		if live {
-			due = append(due, row)
-		} else {
-			others = append(others, row)
+		if !live {
+			break
 		}
+		through++
 	}
-	done, err = a.inBatch(ctx, due, bulk, func(ctx context.Context, tx *sqlx.Tx, row stored.Message) error {
+	if through == 0 && len(rows) > 0 {
+		done, err = a.sendBackOne(ctx, rows[0], bulk, to, refused)
+		return 1, done, err
+	}
+	done, err = a.inBatch(ctx, rows[:through], bulk, func(ctx context.Context, tx *sqlx.Tx, row stored.Message) error {
 		return a.rows.SetDue(ctx, tx, bulk.By, stored.Retry, &row)
 	})
 	for name, live := range served {
@@ -222,38 +241,30 @@ func (a *Admin) retryBatch(
 			a.inbox.Wake(name)
 		}
 	}
-	if err != nil {
-		return done, err
-	}
-	n, err := a.sendBackEach(ctx, others, bulk, to, refused)
-	return done + n, err
+	return through, done, err
 }
 
-// sendBackEach sends messages back one by one, so that a failure to publish concerns one message only. It
-// returns an unsendableError if it did all others. The publisher's second refusal in a row ends it: refused
-// says whether the last message was.
-func (a *Admin) sendBackEach(
-	ctx context.Context, rows []stored.Message, bulk stored.Bulk, to message.Publisher, refused *bool,
-) (done int, left error) {
+// sendBackOne returns an unsendableError for a message that cannot be sent back while others can, and skips one
+// that somebody else changed.
+func (a *Admin) sendBackOne(
+	ctx context.Context, row stored.Message, bulk stored.Bulk, to message.Publisher, refused *bool,
+) (done int, err error) {
 	var unsendable *unsendableError
 	var unsent *unsentError
-	for _, row := range rows {
-		if err := ctx.Err(); err != nil {
-			return done, err
-		}
-		switch err := a.sendBackWhole(ctx, row, bulk, to); {
-		case err == nil:
-			done++
-			*refused = false
-		case errors.As(err, &unsendable):
-			left = cmp.Or(left, explain(&row, "retry", err))
-		case errors.As(err, &unsent) && !*refused:
-			left, *refused = cmp.Or(left, explain(&row, "retry", &unsendableError{err})), true
-		case !stored.IsConflict(err):
-			return done, explain(&row, "retry", err)
-		}
+	switch err := a.sendBackWhole(ctx, row, bulk, to); {
+	case err == nil:
+		*refused = false
+		return 1, nil
+	case errors.As(err, &unsendable):
+		return 0, explain(&row, "retry", err)
+	case errors.As(err, &unsent) && !*refused:
+		*refused = true
+		return 0, explain(&row, "retry", &unsendableError{err})
+	case stored.IsConflict(err):
+		return 0, nil
+	default:
+		return 0, explain(&row, "retry", err)
 	}
-	return done, left
 }
 
 // batchTime limits the time of a batch, or of a single message.

@@ -164,11 +164,16 @@ var remedyBodies = []testdb.Body{
 			b.db.Do(t, `UPDATE millrace_messages SET topic = ? WHERE id = ?`, []byte{}, b.find(admin.Filter{})[0].ID)
 			ctx, cancel := context.WithCancel(t.Context())
 			var mark int64
-			pace := admin.Pace{PerSecond: 2, Mark: &mark, Progress: func(int) { cancel() }} // ends behind its first batch
+			pace := admin.Pace{Mark: &mark, Progress: func(done int) {
+				if done > 0 { // in the middle of its batch
+					cancel()
+				}
+			}}
 			n, err := admin.New(b.store).RetryAll(ctx, admin.Filter{}, ada, &rig.Publisher{}, pace)
 			require.ErrorIs(t, err, context.Canceled)
 			require.ErrorContains(t, err, "its topic is not known")
 			assert.Equal(t, 1, n)
+			assert.Equal(t, b.find(admin.Filter{})[1].ID, mark)
 			n, err = admin.New(b.store).RetryAll(t.Context(), admin.Filter{}, ada, &rig.Publisher{}, admin.Pace{Mark: &mark})
 			require.NoError(t, err)
 			assert.Equal(t, 1, n)
