@@ -247,7 +247,7 @@ func (r *stepRun) kept(ctx context.Context, row stepRow) ([]byte, error) {
 	return r.resultOf(ctx, row)
 }
 
-// resultOf returns the result in row.
+// resultOf returns the result in row. What opens it, such as a key service, has the time of a lease.
 func (r *stepRun) resultOf(ctx context.Context, row stepRow) ([]byte, error) {
 	if row.Problem != nil {
 		return nil, Terminal(fmt.Errorf("it is done, but its result was not kept: %s", row.Problem))
@@ -255,6 +255,8 @@ func (r *stepRun) resultOf(ctx context.Context, row stepRow) ([]byte, error) {
 	if row.Result == nil {
 		return nil, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, r.step.Lease)
+	defer cancel()
 	result, err := r.store.openStep(ctx, &row.Step)
 	if err != nil && unopenable(err) {
 		err = Terminal(err)

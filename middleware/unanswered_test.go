@@ -1,8 +1,10 @@
 package middleware_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,17 +18,29 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-// silentCodec is a codec whose key service answers nothing.
-type silentCodec struct{}
+// silentCodec is a codec whose key service answers nothing, but while it is up, until the test ends.
+type silentCodec struct {
+	up   *atomic.Bool
+	ends <-chan struct{}
+}
 
-func (silentCodec) Seal(ctx context.Context, _ payload.Info, _ []byte) ([]byte, error) {
-	<-ctx.Done()
-	return nil, ctx.Err()
+func (c silentCodec) Seal(ctx context.Context, _ payload.Info, data []byte) ([]byte, error) {
+	if c.up.Load() {
+		return data, nil
+	}
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-c.ends:
+		return nil, errors.New("the test is over")
+	}
 }
 
 func (c silentCodec) Open(ctx context.Context, info payload.Info, sealed []byte) ([]byte, error) {
 	return c.Seal(ctx, info, sealed)
 }
+
+var errMail = errors.New("no mail server")
 
 // answer delivers a message, and waits for the answer for longer than any setting.
 func answer(t *testing.T, h message.HandlerFunc, id string) error {
@@ -45,7 +59,7 @@ func answer(t *testing.T, h message.HandlerFunc, id string) error {
 // A step whose result cannot be sealed, since a key service answers nothing, ends with its lease, and is done.
 func TestAStepThatIsNotSealed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, err := inbox.NewStore(testdb.On(t, "sqlite").DB, inbox.Config{Payloads: silentCodec{}})
+		store, err := inbox.NewStore(testdb.On(t, "sqlite").DB, inbox.Config{Payloads: silentCodec{new(atomic.Bool), t.Context().Done()}})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, store.Close(context.Background())) })
 		calls := 0
@@ -64,6 +78,35 @@ func TestAStepThatIsNotSealed(t *testing.T) {
 			require.True(t, inbox.IsTerminal(err))
 		}
 		require.Less(t, time.Since(began), time.Minute, "its lease")
+		require.Equal(t, 1, calls)
+	})
+}
+
+// A step whose result cannot be opened, since a key service answers nothing, holds its message no longer than its lease.
+func TestAStepThatIsNotOpened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var up atomic.Bool
+		up.Store(true)
+		store, err := inbox.NewStore(testdb.On(t, "sqlite").DB, inbox.Config{Payloads: silentCodec{&up, t.Context().Done()}})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, store.Close(context.Background())) })
+		calls, kept := 0, []byte(nil)
+		h := millrace.Deduplicate{Claims: store.Leases(), Consumer: "mailer"}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			var err error
+			kept, err = inbox.Once(msg.Context(), "mail", func(context.Context, string) ([]byte, error) {
+				calls++
+				return []byte("sent"), nil
+			})
+			return nil, cmp.Or(err, errMail)
+		})
+		require.ErrorIs(t, answer(t, h, "a"), errMail)
+		up.Store(false)
+		began := time.Now()
+		require.ErrorContains(t, answer(t, h, "a"), "open its result")
+		require.Less(t, time.Since(began), 2*time.Minute, "its lease")
+		up.Store(true)
+		require.ErrorIs(t, answer(t, h, "a"), errMail)
+		require.Equal(t, "sent", string(kept))
 		require.Equal(t, 1, calls)
 	})
 }
