@@ -42,11 +42,11 @@ func (c silentCodec) Open(ctx context.Context, info payload.Info, sealed []byte)
 
 var errMail = errors.New("no mail server")
 
-// answer delivers a message, and waits for the answer for longer than any setting.
-func answer(t *testing.T, h message.HandlerFunc, id string) error {
+// answer delivers the message, and waits for the answer for longer than any setting.
+func answer(t *testing.T, h message.HandlerFunc) error {
 	t.Helper()
 	answered := make(chan error, 1)
-	go func() { answered <- send(h, id) }()
+	go func() { answered <- send(h, "a") }()
 	select {
 	case err := <-answered:
 		return err
@@ -72,7 +72,7 @@ func TestAStepThatIsNotSealed(t *testing.T) {
 		})
 		began := time.Now()
 		for range 2 {
-			err := answer(t, h, "a")
+			err := answer(t, h)
 			require.ErrorContains(t, err, "it is done, but its result was not kept")
 			require.False(t, errors.Is(err, inbox.ErrInDoubt))
 			require.True(t, inbox.IsTerminal(err))
@@ -99,13 +99,13 @@ func TestAStepThatIsNotOpened(t *testing.T) {
 			})
 			return nil, cmp.Or(err, errMail)
 		})
-		require.ErrorIs(t, answer(t, h, "a"), errMail)
+		require.ErrorIs(t, answer(t, h), errMail)
 		up.Store(false)
 		began := time.Now()
-		require.ErrorContains(t, answer(t, h, "a"), "open its result")
+		require.ErrorContains(t, answer(t, h), "open its result")
 		require.Less(t, time.Since(began), 2*time.Minute, "its lease")
 		up.Store(true)
-		require.ErrorIs(t, answer(t, h, "a"), errMail)
+		require.ErrorIs(t, answer(t, h), errMail)
 		require.Equal(t, "sent", string(kept))
 		require.Equal(t, 1, calls)
 	})

@@ -163,42 +163,60 @@ func (p *Replayer) drain(ctx context.Context, d *Dead, r *Request, s *Status) er
 	if err != nil {
 		return fmt.Errorf("subscribe to %q: %w", d.Topic, err)
 	}
-	idle := time.NewTimer(d.Idle)
-	defer idle.Stop()
-	waited := false // although there was something to deliver
 	for d.Limit == 0 || s.Sent < d.Limit {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-idle.C:
-			left, err := asked.Count()
-			switch {
-			case err != nil:
-				return fmt.Errorf("nothing came for %v, and nobody can tell whether %q is empty: %w", d.Idle, d.Topic, err)
-			case left == 0:
-				return p.finish(ctx, r, s)
-			case waited:
-				return fmt.Errorf("nothing came for %v, although %q has %d messages: does it deliver them to somebody else?", 2*d.Idle, d.Topic, left)
-			}
-			waited = true // the connection may be a new one
-			idle.Reset(d.Idle)
-		case msg, open := <-source:
-			if !open {
-				return errors.Join(errors.New("the subscriber has closed: call Drain again"), ctx.Err())
-			}
-			began := time.Now()
-			if err := p.pass(ctx, d, r, s, msg); err != nil {
-				return err
-			}
-			r.tell(*s)
-			if err := wait(ctx, began, 1, d.PerSecond); err != nil {
-				return err
-			}
-			waited = false
-			idle.Reset(d.Idle)
+		msg, err := d.next(ctx, source, asked)
+		if err != nil {
+			return err
+		}
+		if msg == nil {
+			break
+		}
+		began := time.Now()
+		if err := p.pass(ctx, d, r, s, msg); err != nil {
+			return err
+		}
+		r.tell(*s)
+		if err := wait(ctx, began, 1, d.PerSecond); err != nil {
+			return err
 		}
 	}
 	return p.finish(ctx, r, s)
+}
+
+// next returns the next dead letter, or nil if there is none.
+func (d *Dead) next(ctx context.Context, source <-chan *message.Message, asked *remaining.Asked) (*message.Message, error) {
+	for waited := false; ; waited = true { // the connection may be a new one
+		over := time.After(d.Idle)
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case msg, open := <-source:
+			return came(ctx, msg, open)
+		case <-over:
+		}
+		left, err := asked.Count()
+		select {
+		case msg, open := <-source: // meanwhile
+			return came(ctx, msg, open)
+		default:
+		}
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("nothing came for %v, and nobody can tell whether %q is empty: %w", d.Idle, d.Topic, err)
+		case left == 0:
+			return nil, nil //nolint:nilnil // documented
+		case waited:
+			return nil, fmt.Errorf("nothing came for %v, although %q has %d messages: does it deliver them to somebody else, or can they not be read?",
+				2*d.Idle, d.Topic, left)
+		}
+	}
+}
+
+func came(ctx context.Context, msg *message.Message, open bool) (*message.Message, error) {
+	if !open {
+		return nil, errors.Join(errors.New("the subscriber has closed: call Drain again"), ctx.Err())
+	}
+	return msg, nil
 }
 
 // pass sends one dead letter again, and answers it.

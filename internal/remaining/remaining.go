@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// Count returns how many messages wait in the topic of a subscription, without those that were delivered and not
-// answered yet, or why nobody can tell.
+// Count returns how many messages of a subscription nobody has received yet, without those of other subscriptions, or
+// why nobody can tell.
 type Count func() (int, error)
 
 type key struct{}

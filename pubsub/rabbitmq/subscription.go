@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -22,6 +23,8 @@ type subscription struct {
 	queue    string
 	out      chan *message.Message
 	inFlight chan struct{} // holds one entry per message in flight
+	held     atomic.Int64  // messages that came, and nobody has received yet
+	refused  atomic.Int64  // when the marshaler last refused one, in Unix milliseconds
 	retired  sync.WaitGroup
 	givenUp  chan struct{} // closed when the subscription stops waiting for messages in flight
 }
@@ -88,8 +91,9 @@ func (s *subscription) prefetch(from *session) int {
 	return max(s.broker.Consume.Qos.PrefetchCount, s.config.InFlight)
 }
 
-// left returns how many messages wait in the queue. It asks over the connection that the messages come by.
-func (s *subscription) left() (int, error) {
+// left returns how many messages nobody has received yet: they wait in the queue, or are held here, such as one that
+// the marshaler refuses. It asks over the connection that the messages come by.
+func (s *subscription) left() (left int, err error) {
 	session, err := s.link.current()
 	if err != nil {
 		return 0, err
@@ -99,11 +103,19 @@ func (s *subscription) left() (int, error) {
 		return 0, errorf("open a channel: %w", err)
 	}
 	defer ch.Close() //nolint:errcheck // what RabbitMQ has answered is known
-	q, err := ch.QueueDeclarePassive(s.queue, true, false, false, false, nil)
-	if err != nil {
-		return 0, errorf("ask for the messages of queue %q: %w", s.queue, err)
+	for range 2 {    // what was on its way at the first answer comes before the second
+		q, err := ch.QueueDeclarePassive(s.queue, true, false, false, false, nil)
+		if err != nil {
+			return 0, errorf("ask for the messages of queue %q: %w", s.queue, err)
+		}
+		if left = q.Messages + int(s.held.Load()); left > 0 {
+			return left, nil
+		}
 	}
-	return q.Messages, nil
+	if time.Since(time.UnixMilli(s.refused.Load())) < 2*breather {
+		left = 1 // it is on its way back
+	}
+	return left, nil
 }
 
 // run hands out messages until ctx is done.
@@ -143,6 +155,7 @@ func (s *subscription) serve(ctx context.Context, c *consumer) {
 				<-s.inFlight
 				return
 			}
+			s.held.Add(1)
 			c.handling.Go(func() {
 				defer func() { <-s.inFlight }() // the marshaler may end the goroutine
 				s.handle(ctx, c, d)
@@ -193,6 +206,12 @@ func (s *subscription) renew(ctx context.Context) *consumer {
 // handle hands d out and passes the answer on to RabbitMQ.
 func (s *subscription) handle(ctx context.Context, c *consumer, d amqp091.Delivery) {
 	requeue, subscribed := !s.broker.Consume.NoRequeueOnNack, ctx
+	received := false
+	defer func() { // also if the marshaler ends the goroutine
+		if !received {
+			s.held.Add(-1)
+		}
+	}()
 	msg := s.read(ctx, d)
 	if msg == nil {
 		return
@@ -202,6 +221,8 @@ func (s *subscription) handle(ctx context.Context, c *consumer, d amqp091.Delive
 	msg.SetContext(ctx)
 	select {
 	case s.out <- msg:
+		received = true
+		s.held.Add(-1)
 	case <-ctx.Done():
 		s.told(c.giveBack(d), msg)
 		return
@@ -232,7 +253,11 @@ func (s *subscription) read(ctx context.Context, d amqp091.Delivery) (msg *messa
 			msg = nil
 			s.config.Logger.Error("Cannot unmarshal a message, nacking it", err, s.fields(nil))
 			s.pause(ctx)
-			s.told(d.Reject(!s.broker.Consume.NoRequeueOnNack), nil)
+			requeue := !s.broker.Consume.NoRequeueOnNack
+			if requeue {
+				s.refused.Store(time.Now().UnixMilli())
+			}
+			s.told(d.Reject(requeue), nil)
 		}
 	}()
 	if msg, err = s.broker.Marshaler.Unmarshal(d); err == nil && msg == nil {

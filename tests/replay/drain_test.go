@@ -6,10 +6,12 @@ import (
 	"net/url"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
@@ -71,16 +73,22 @@ func (s *silent) Subscribe(ctx context.Context, _ string) (<-chan *message.Messa
 // Close does nothing.
 func (*silent) Close() error { return nil }
 
-// TestDrainOfALostConnection: RabbitMQ is away for longer than Idle.
-func TestDrainOfALostConnection(t *testing.T) {
-	t.Parallel()
-	uri := os.Getenv("MILLRACE_TEST_RABBITMQ")
+// dead is a replay of the letters of a queue of RabbitMQ.
+func (b *bed) dead(from message.Subscriber, queue string, idle time.Duration) replay.Dead {
+	return replay.Dead{
+		Name: "dead", From: from, Topic: queue, To: replay.Outbox(b.out), By: ada, Idle: idle,
+		TopicOf: func(*message.Message) (string, error) { return "orders", nil },
+	}
+}
+
+// letters publishes dead letters to a new quorum queue of RabbitMQ.
+func letters(t *testing.T, n int) (broker amqp.Config, uri, queue string) {
+	uri = os.Getenv("MILLRACE_TEST_RABBITMQ")
 	if uri == "" {
 		testdb.Missing(t, "RabbitMQ", "set MILLRACE_TEST_RABBITMQ")
 	}
-	b := newBed(t, testdb.On(t, "sqlite"))
-	queue := "millrace-drain-" + watermill.NewShortUUID()
-	broker := rabbitmq.NewQueueConfig(uri, rabbitmq.Queues{Quorum: true})
+	queue = "millrace-drain-" + watermill.NewShortUUID()
+	broker = rabbitmq.NewQueueConfig(uri, rabbitmq.Queues{Quorum: true})
 	require.NoError(t, rabbitmq.Declare(broker, queue))
 	t.Cleanup(func() {
 		conn, err := amqp091.Dial(uri)
@@ -94,10 +102,18 @@ func TestDrainOfALostConnection(t *testing.T) {
 	publisher, err := rabbitmq.NewPublisher(broker, rabbitmq.PublisherConfig{})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, publisher.Close()) })
-	const letters = 5
-	for i := range letters {
+	for i := range n {
 		require.NoError(t, publisher.Publish(queue, order(i)))
 	}
+	return broker, uri, queue
+}
+
+// TestDrainOfALostConnection: RabbitMQ is away for longer than Idle.
+func TestDrainOfALostConnection(t *testing.T) {
+	t.Parallel()
+	const n = 5
+	broker, uri, queue := letters(t, n)
+	b := newBed(t, testdb.On(t, "sqlite"))
 	parsed, err := url.Parse(uri)
 	require.NoError(t, err)
 	wire := servers.Proxy(t, parsed.Host)
@@ -108,16 +124,13 @@ func TestDrainOfALostConnection(t *testing.T) {
 	t.Cleanup(func() { assert.NoError(t, from.Close()) })
 
 	cut := sync.OnceFunc(wire.Cut)
-	dead := replay.Dead{
-		Name: "dead", From: from, Topic: queue, To: replay.Outbox(b.out), By: ada, Idle: 2 * time.Second,
-		TopicOf:  func(*message.Message) (string, error) { return "orders", nil },
-		Progress: func(replay.Status) { cut() },
-	}
+	dead := b.dead(from, queue, 10*time.Second)
+	dead.Progress = func(replay.Status) { cut() }
 	status, err := b.replayer().Drain(t.Context(), dead)
 	require.ErrorIs(t, err, rabbitmq.ErrNotConnected)
 	require.ErrorContains(t, err, queue)
 	assert.Equal(t, replay.Running, status.State)
-	assert.Less(t, status.Sent, letters)
+	assert.Less(t, status.Sent, n)
 	wire.Mend()
 	dead.Progress = nil
 	rig.Eventually(t, "it goes on once there is a connection", func() bool {
@@ -125,5 +138,67 @@ func TestDrainOfALostConnection(t *testing.T) {
 		return err == nil
 	})
 	assert.Equal(t, replay.Done, status.State)
-	assert.Equal(t, letters, b.count(`SELECT COUNT(DISTINCT uuid) FROM millrace_outbox`))
+	assert.Equal(t, n, b.count(`SELECT COUNT(DISTINCT uuid) FROM millrace_outbox`))
 }
+
+// refusing is a marshaler that cannot read a message.
+type refusing struct {
+	rabbitmq.Marshaler
+	reads *atomic.Bool
+}
+
+// Unmarshal implements amqp.Marshaler.
+func (r refusing) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	if !r.reads.Load() {
+		return nil, errors.New("no message")
+	}
+	return r.Marshaler.Unmarshal(d)
+}
+
+// TestDrainOfAnUnreadableLetter: RabbitMQ has delivered it, and counts it no more.
+func TestDrainOfAnUnreadableLetter(t *testing.T) {
+	t.Parallel()
+	broker, _, queue := letters(t, 1)
+	b := newBed(t, testdb.On(t, "sqlite"))
+	var reads atomic.Bool
+	broker.Marshaler = refusing{reads: &reads}
+	from, err := rabbitmq.NewSubscriber(broker, rabbitmq.SubscriberConfig{Logger: watermill.NopLogger{}})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, from.Close()) })
+	status, err := b.replayer().Drain(t.Context(), b.dead(from, queue, 500*time.Millisecond))
+	require.ErrorContains(t, err, "has 1 messages")
+	require.ErrorContains(t, err, "can they not be read?")
+	assert.Equal(t, replay.Running, status.State)
+	reads.Store(true)
+	status, err = b.replayer().Drain(t.Context(), b.dead(from, queue, 10*time.Second))
+	require.NoError(t, err)
+	assert.Equal(t, replay.Done, status.State)
+	assert.Equal(t, 1, status.Sent)
+}
+
+// TestDrainTakesWhatCameMeanwhile: a letter comes while the subscriber says that there is none.
+func TestDrainTakesWhatCameMeanwhile(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, testdb.On(t, "sqlite"))
+	from := late{make(chan *message.Message, 1)}
+	dead := b.dead(from, "poison", 10*time.Millisecond)
+	dead.Limit = 1
+	status, err := b.replayer().Drain(t.Context(), dead)
+	require.NoError(t, err)
+	assert.Equal(t, 1, status.Sent)
+}
+
+// late delivers a message once it is asked how many there are.
+type late struct{ out chan *message.Message }
+
+// Subscribe implements message.Subscriber.
+func (l late) Subscribe(ctx context.Context, _ string) (<-chan *message.Message, error) {
+	remaining.Tell(ctx, func() (int, error) {
+		l.out <- order(1)
+		return 0, nil
+	})
+	return l.out, nil
+}
+
+// Close does nothing.
+func (late) Close() error { return nil }
