@@ -55,7 +55,7 @@ tested = { go list $(longest); go list work | sed '/tests\/bench$$/d; /tests\/mo
 
 # More packages at a time than there are cores: while the tests of one wait, another is linked or computes. What ran on
 # each database is told at the end.
-all_tested = packages=$$($(tested)); $(race) -p 4 -timeout 30m $$packages
+all_tested = packages=$$($(tested)); $(race) -p 4 -timeout 50m $$packages
 
 .PHONY: test
 test: ## run every test on every database and broker; nothing may be skipped (PKG=./outbox: one package)

@@ -73,7 +73,7 @@ func (h *Handler) overview(v *visit) (any, error) {
 	o.since = v.Now.Add(-o.window.length).Truncate(time.Minute)
 	acts, err := h.activity(ctx, o.since)
 	if err != nil {
-		return nil, err
+		return nil, h.out(err)
 	}
 	if err := o.addProblems(ctx, h, taken); err != nil {
 		return nil, h.out(err)
