@@ -83,7 +83,7 @@ func (s *Service) Serve(consumer string, middlewares ...message.HandlerMiddlewar
 	}
 	sub, err := durable.Decorate(rig.NewFeed())
 	require.NoError(s, err)
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: rig.Patience}, watermill.NopLogger{})
 	require.NoError(s, err)
 	if !s.Idle {
 		router.AddPlugin(s.Store.Plugin())
