@@ -35,6 +35,7 @@ var aloneBodies = []testdb.Body{
 		a.abandon()
 		for range 2 {
 			before := b.count(`SELECT COALESCE(MAX(due_at), 0) FROM millrace_messages WHERE lease_token = 0`)
+			a.hurry()
 			a.goesOn()
 			back := map[int64]bool{}
 			rig.Eventually(b, "each is put back", func() bool {
@@ -52,6 +53,7 @@ var aloneBodies = []testdb.Body{
 		require.NoError(t, err)
 		assert.Equal(t, n+1, backlog[0].InProgress.N+backlog[0].Stale.N, "each is seen")
 		close(goOn)
+		a.hurry()
 		rig.Eventually(b, "all are handled", func() bool { return b.rows() == 0 })
 		for _, msg := range a.suspects {
 			assert.Equal(t, 1, a.runs.of(msg))
@@ -150,6 +152,12 @@ func (a *alone) start(hangs *message.Message) (entered <-chan struct{}, goOn cha
 func (a *alone) abandon() {
 	a.Helper()
 	a.db.Do(a, `UPDATE millrace_messages SET due_at = 1 WHERE due_at > ?`, time.Now().Add(time.Hour/2).UnixMicro())
+}
+
+// hurry has what was put back be due at once.
+func (a *alone) hurry() {
+	a.Helper()
+	a.db.Do(a, `UPDATE millrace_messages SET due_at = 1 WHERE lease_token = 0`)
 }
 
 // goesOn delivers another message, and waits until it is handled.
