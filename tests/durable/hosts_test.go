@@ -176,7 +176,7 @@ func TestDatabaseRestartsUnderLoad(t *testing.T) {
 			wire := servers.Proxy(t, server.Addr())
 			s := b.served(testdb.Via(wire.Addr()))
 			s.Mode, s.Ordered, s.MaxAttempts = c.mode, c.mode == pubsub.StoreFirst, 1
-			s.Lease, s.Timeout = 30*time.Second, time.Minute // a busy machine, or a server that starts slowly, must not make it lapse
+			s.Lease, s.Timeout = 20*time.Second, time.Minute // a busy machine, or a server that starts slowly, must not make it lapse
 			b.interrupt(s, []func(){
 				func() { server.Kill(); server.Start() },
 				func() { wire.Cut(); wire.Mend() },
