@@ -41,16 +41,15 @@ func ExampleDurable_log() {
 	check(other.Close(context.Background()))
 	errorsOnly := slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{Level: slog.LevelError, ReplaceAttr: withReason})
 	logger := watermill.NewSlogLogger(slog.New(onceParked{errorsOnly}))
-	store, err := inbox.NewStore(db, inbox.Config{Logger: logger})
+	parked := make(chan struct{}, 3)
+	store, err := inbox.NewStore(db, inbox.Config{
+		Logger: logger, Observers: []inbox.Observer{inbox.On(func(context.Context, inbox.Event) { parked <- struct{}{} }, inbox.KindParked)},
+	})
 	check(err)
 	defer func() { check(store.Close(context.Background())) }()
 
 	broker := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, watermill.NopLogger{})
-	parked := make(chan struct{}, 3)
-	sub, err := pubsub.Durable{
-		Store: store, Consumer: "accounts", MaxAttempts: 2, MinBackoff: 1, MaxBackoff: 1,
-		OnPark: func(*message.Message, string) error { parked <- struct{}{}; return nil },
-	}.Decorate(broker)
+	sub, err := pubsub.Durable{Store: store, Consumer: "accounts", MaxAttempts: 2, MinBackoff: 1, MaxBackoff: 1}.Decorate(broker)
 	check(err)
 	router, err := message.NewRouter(message.RouterConfig{}, logger)
 	check(err)

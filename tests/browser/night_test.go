@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
@@ -24,7 +23,7 @@ func TestANight(t *testing.T) {
 		n := awake{b, incident.New(t)}
 		s := service{Service: n.Service}
 		n.visit(s.listen(func(c *dashboard.Config) {
-			c.Title, c.Budget = "shop", time.Minute // one request retries all
+			c.Title, c.Budget = "shop", rig.Patience // one request retries all
 		}))
 		n.mend()
 		n.Compare("../../docs/a-night.md", "By the browser", *update)

@@ -104,7 +104,7 @@ var mendBodies = []testdb.Body{
 			at, messages := int64(1), msgcode.Encode([]*message.Message{message.NewMessage("receipt-of-"+key, []byte("4711"))})
 			switch key {
 			case "fresh":
-				at = time.Now().UnixMicro()
+				at = time.Now().Add(time.Minute).UnixMicro() // long enough
 			case "torn":
 				messages = []byte{9}
 			}

@@ -1,6 +1,7 @@
 package durable_test
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"sync/atomic"
@@ -91,6 +92,7 @@ func (b *bed) within(h message.HandlerFunc, options ...inbox.Options) message.Ha
 	for _, o := range options {
 		in.Options = o
 	}
+	in.TwinWait = cmp.Or(in.TwinWait, time.Minute)
 	return in.Middleware(h)
 }
 

@@ -1,6 +1,7 @@
 package durable_test
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -175,6 +176,7 @@ func inboxOf(durable pubsub.Durable, options ...inbox.Options) message.HandlerMi
 		in.Options = o
 	}
 	in.Epoch, in.Fingerprint = durable.Epoch, durable.Fingerprint
+	in.TwinWait = cmp.Or(in.TwinWait, time.Minute)
 	return in.Middleware
 }
 

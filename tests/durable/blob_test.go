@@ -241,7 +241,8 @@ var blobBodies = []testdb.Body{
 		assert.Zero(t, b.rows()+b.registered())
 		files.after = nil
 		msg := large()
-		rig.Eventually(b, "it is stored", func() bool { return b.queue(store).Put(t.Context(), "orders", msg) == nil })
+		patient, _ := b.filing(files, time.Hour)
+		require.NoError(t, b.queue(patient).Put(t.Context(), "orders", msg))
 		assert.Equal(t, string(msg.Payload), string(b.only(store, admin.Received).Payload))
 	}},
 	{Name: "a janitor that meets a writer", Why: "it waits for the row that is being written", Run: func(t *testing.T, db *testdb.DB) {

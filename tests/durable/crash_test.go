@@ -187,6 +187,14 @@ func (c *crash) killAt(p *process.Process, point process.Point, fails bool) *pro
 	return next
 }
 
+// lapsing is a lease that no living process loses, and one that is gone loses by [bed.lapse], or soon.
+func lapsing() time.Duration {
+	if testdb.Long() {
+		return 5 * time.Second
+	}
+	return time.Minute
+}
+
 // lapse ends the leases of a process that was killed, unless there is time to wait for it.
 func (b *bed) lapse() {
 	b.Helper()

@@ -19,7 +19,7 @@ import (
 
 // With these settings the server takes the locks from a client that froze in a transaction,
 // be it one that renews its leases.
-var limited = []testdb.Option{testdb.FrozenHosts(time.Second, 30*time.Second)}
+var limited = []testdb.Option{testdb.FrozenHosts(5*time.Second, 30*time.Second)}
 
 // A process freezes for longer than its lease, and another one takes the message over.
 // Thawed, the first one goes on, and its answer is refused.
@@ -53,7 +53,7 @@ type freeze struct {
 
 func (f freeze) run(t *testing.T, db *testdb.DB, mode pubsub.Mode) {
 	b, s := newServed(t, db, f.opts...)
-	s.Mode, s.TwinWait = mode, 20*time.Second
+	s.Mode, s.TwinWait, s.Lease = mode, 20*time.Second, lapsing()
 	c := newCrash(b, s)
 	victim := c.letter(false)
 	victim.Metadata[redelivered] = "true" // so that it is stored in both modes
@@ -62,6 +62,7 @@ func (f freeze) run(t *testing.T, db *testdb.DB, mode pubsub.Mode) {
 	slow.Await(process.At, 1)
 	rig.Eventually(c.T, "its source has the ack", func() bool { return len(slow.Events(process.Acked)) == 1 })
 	c.freeze(slow)
+	c.lapse()
 
 	other := c.launch(t)
 	handled := func() bool { return c.works(victim.UUID) == 1 && c.rows() == 0 }
@@ -94,14 +95,14 @@ func (f freeze) run(t *testing.T, db *testdb.DB, mode pubsub.Mode) {
 // halfway through a transaction, which would keep the row from others for as long.
 func (c *crash) freeze(p *process.Process) {
 	c.Helper()
-	for range 100 {
+	rig.Eventually(c.T, "no row is locked", func() bool {
 		p.Freeze()
 		if c.unlocked() {
-			return
+			return true
 		}
 		p.Thaw()
-	}
-	require.Fail(c, "at each moment a row is locked")
+		return false
+	})
 }
 
 // unlocked reports whether others could lease every message.
@@ -128,13 +129,14 @@ func TestFrozenBeyondTheLeaseWithoutInbox(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		b, s := newServed(t, db, limited...)
-		s.Mode, s.Bare = pubsub.StoreFirst, true
+		s.Mode, s.Bare, s.Lease = pubsub.StoreFirst, true, lapsing()
 		c := newCrash(b, s)
 		victim := c.letter(false)
 		slow := c.launch(t)
 		slow.Deliver(process.Delivery{Message: victim, Stop: process.InHandler})
 		slow.Await(process.At, 1)
 		c.freeze(slow)
+		c.lapse()
 
 		other := c.launch(t)
 		other.Deliver(process.Delivery{Message: victim, Stop: process.InHandler}) // a copy, so that it stops there, too
@@ -174,7 +176,7 @@ func TestDatabaseRestartsUnderLoad(t *testing.T) {
 			wire := servers.Proxy(t, server.Addr())
 			s := b.served(testdb.Via(wire.Addr()))
 			s.Mode, s.Ordered, s.MaxAttempts = c.mode, c.mode == pubsub.StoreFirst, 1
-			s.Lease = 15 * time.Second // a busy machine, or a server that starts slowly, must not make it lapse
+			s.Lease, s.Timeout = 20*time.Second, time.Minute // a busy machine, or a server that starts slowly, must not make it lapse
 			b.interrupt(s, []func(){
 				func() { server.Kill(); server.Start() },
 				func() { wire.Cut(); wire.Mend() },

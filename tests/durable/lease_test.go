@@ -43,7 +43,7 @@ var leaseBodies = []testdb.Body{
 		s := b.start(durable, func(msg *message.Message) ([]*message.Message, error) {
 			once.Do(wire.Freeze)
 			return nil, effect(msg)
-		}, millrace.Inbox{Store: store, Timeout: time.Second}.Middleware)
+		}, millrace.Inbox{Store: store, Timeout: 6 * time.Second}.Middleware) // a run must end within it
 		msg := newMessage()
 		assert.True(t, s.deliver(msg))
 		rig.Eventually(b, "it is handled, or parked", func() bool { return b.rows() == b.open(admin.Parked) })

@@ -160,7 +160,7 @@ func (p *servedProcess) obey() (closing bool, err error) {
 }
 
 func (p *servedProcess) router(store *inbox.Store) (*message.Router, error) {
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: rig.Patience}, watermill.NopLogger{})
 	if err != nil {
 		return nil, err
 	}

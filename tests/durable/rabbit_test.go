@@ -30,7 +30,7 @@ func TestMessageThatEndsTheProcess(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				b, s := newServed(t, testdb.On(t, db.Dialect))
-				s.Mode, s.MaxAttempts, s.Queue = mode, 3, newQueue(t)
+				s.Mode, s.MaxAttempts, s.Lease, s.Queue = mode, 3, lapsing(), newQueue(t)
 				killer, neighbours := newMessage(), []*message.Message{}
 				killer.Metadata.Set(endsProcess, "yes")
 				for range 8 {
@@ -92,6 +92,7 @@ func (b *bed) supervise(s served, done func() bool) (tries map[string][]int) {
 		if over {
 			return tries
 		}
+		b.lapse()
 	}
 	require.Fail(b, "the message goes on ending processes", "%v", tries)
 	return nil

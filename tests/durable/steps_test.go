@@ -125,11 +125,11 @@ var stepBodies = []testdb.Body{
 	})},
 	{Name: "Before takes longer than the lease of a stored message", Why: "the lease is kept meanwhile", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := storeFirst(b.store)
-		durable.Lease = 3 * time.Second // a machine under load may renew it late
+		durable.Lease = 8 * time.Second // a machine under load may renew it late
 		var runs counter
 		s := b.inboxed(durable, effect, inbox.Options{Before: func(msg *message.Message) error {
 			runs.run(msg)
-			<-time.After(durable.Lease * 3 / 2) // nothing to wait for: it is about time
+			<-time.After(durable.Lease + time.Second) // nothing to wait for: it is about time
 			return nil
 		}})
 		msg := newMessage()

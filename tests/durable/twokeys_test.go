@@ -77,7 +77,7 @@ var twoKeysBodies = []testdb.Body{
 			return // its writers wait for each other anyway
 		}
 		s := b.start(quick(b.store), silent(effect),
-			enveloped, millrace.Inbox{Store: b.store, Options: inbox.Options{TwinWait: 300 * time.Millisecond}}.Middleware)
+			enveloped, millrace.Inbox{Store: b.store, Options: inbox.Options{TwinWait: 3 * time.Second}}.Middleware)
 		msg := newMessage()
 		rig.Eventually(t, "it is kept, and its claim is open", func() bool { return s.deliver(msg) })
 		held, err := b.db.BeginTxx(t.Context(), nil)

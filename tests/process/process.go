@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 // Process is a service that runs in a process of its own. It is killed when its test ends,
@@ -149,7 +151,7 @@ func (p *Process) Events(kind string) []Event {
 // Await returns the events of a kind once there are n of them.
 func (p *Process) Await(kind string, n int) []Event {
 	p.t.Helper()
-	late := time.NewTimer(time.Minute)
+	late := time.NewTimer(rig.Patience)
 	defer late.Stop()
 	for {
 		found, changed := p.look(kind)

@@ -35,7 +35,7 @@ func Eventually(t testing.TB, what string, holds func() bool) {
 // NewRouter returns a router that logs nothing.
 func NewRouter(t testing.TB) *message.Router {
 	t.Helper()
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: Patience}, watermill.NopLogger{})
 	require.NoError(t, err)
 	return router
 }

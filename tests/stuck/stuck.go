@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"sync/atomic"
 	"testing"
@@ -82,7 +83,7 @@ func (s *Service) Serve(consumer string, middlewares ...message.HandlerMiddlewar
 	}
 	sub, err := durable.Decorate(rig.NewFeed())
 	require.NoError(s, err)
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: rig.Patience}, watermill.NopLogger{})
 	require.NoError(s, err)
 	if !s.Idle {
 		router.AddPlugin(s.Store.Plugin())
@@ -145,12 +146,16 @@ func (s *Service) Count(query string, args ...any) (n int) {
 	return n
 }
 
-// Await waits until a query gives n.
+// Await waits until a query gives n, and from anew whenever it comes closer than ever.
 func (s *Service) Await(n int, query string, args ...any) {
 	s.Helper()
-	last := -1
-	require.Eventually(s, func() bool { last = s.Count(query, args...); return last == n }, time.Minute, 10*time.Millisecond,
-		"%s gives %d, want %d", query, last, n)
+	for left := math.MaxInt; left > 0; {
+		rig.Eventually(s.T, fmt.Sprintf("%s gives %d", query, n), func() bool {
+			before, got := left, s.Count(query, args...)
+			left = min(left, max(n-got, got-n))
+			return left < before
+		})
+	}
 }
 
 // AwaitStuck waits until n messages, and no other, are open, each waiting for an operator.

@@ -1,6 +1,7 @@
 package testdb
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -14,6 +15,9 @@ import (
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 )
+
+// patience bounds what a server is asked to do for a test. Even a busy machine does not reach it.
+const patience = 10 * time.Minute
 
 // shelf is a server's databases that have the tables of Millrace. One goes back to it when its
 // test ends, and is emptied before the next test takes it, in this process or another: to make
@@ -49,11 +53,11 @@ func shelfOf(s *system, admin string) *shelf {
 // take returns the DSN of a database that is like new, and is t's until t ends, and its connections if they are kept.
 func (s *shelf) take(t testing.TB) (dsn string, k *kept) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	name, k, err := s.reserve(ctx)
+	name, k, err := s.reserve(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(func() { s.giveBack(t, name) })
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
 	if err := s.renew(ctx, name, k); err != nil {
 		t.Logf("testdb: %s is made anew: %v", name, err)
 		require.NoError(t, s.remake(ctx, name, k))
@@ -67,6 +71,8 @@ func (s *shelf) take(t testing.TB) (dsn string, k *kept) {
 func (s *shelf) reserve(ctx context.Context) (name string, k *kept, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	if err := s.open(ctx); err != nil {
 		return "", nil, err
 	}
@@ -111,7 +117,7 @@ func (s *shelf) giveBack(t testing.TB, name string) {
 	if s.kept[name] != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 	defer cancel()
 	if _, err := s.locks.ExecContext(ctx, s.unlock, name); err != nil {
 		t.Logf("testdb: give %s back: %v", name, err)
@@ -135,8 +141,9 @@ func (s *shelf) open(ctx context.Context) error {
 		return err
 	}
 	model := s.prefix + "model"
-	if _, err := locks.ExecContext(ctx, s.lock, model); err != nil {
-		return fmt.Errorf("lock %s: %w", model, err)
+	var locked bool
+	if err := locks.QueryRowContext(ctx, s.lock, model).Scan(&locked); err != nil || !locked {
+		return fmt.Errorf("lock %s: %w", model, cmp.Or(err, errors.New("another process has it for too long")))
 	}
 	if s.shape, err = s.look(ctx, model); err != nil {
 		if err := errors.Join(s.sweep(ctx, locks), s.remake(ctx, model, nil)); err != nil {

@@ -61,7 +61,7 @@ var all = []*system{
 			list:    "SELECT datname FROM pg_database WHERE datname LIKE $1",
 			create:  func(name string) string { return "CREATE DATABASE " + name + " TEMPLATE template0" },
 			drop:    dropPostgres,
-			lock:    "SELECT pg_advisory_lock(hashtextextended($1, 0))",
+			lock:    "SELECT TRUE FROM pg_advisory_lock(hashtextextended($1, 0))",
 			tryLock: "SELECT pg_try_advisory_lock(hashtextextended($1, 0))",
 			unlock:  "SELECT pg_advisory_unlock(hashtextextended($1, 0))",
 			keeps:   keepsPostgres,
@@ -76,7 +76,7 @@ var all = []*system{
 			list:    "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME LIKE ?",
 			create:  func(name string) string { return "CREATE DATABASE " + name + " CHARACTER SET utf8mb4" },
 			drop:    dropMySQL,
-			lock:    "SELECT GET_LOCK(?, 60)",
+			lock:    "SELECT GET_LOCK(?, 600)",
 			tryLock: "SELECT GET_LOCK(?, 0)",
 			unlock:  "DO RELEASE_LOCK(?)",
 			keeps:   func(context.Context, *sqlx.Conn) (bool, error) { return false, nil },
@@ -237,7 +237,7 @@ func folder(t testing.TB) string {
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		gone := func() bool { return os.RemoveAll(dir) == nil }
-		assert.Eventually(t, gone, 10*time.Second, 10*time.Millisecond, "%s cannot be removed", dir)
+		assert.Eventually(t, gone, patience, 10*time.Millisecond, "%s cannot be removed", dir)
 	})
 	return dir
 }
@@ -280,7 +280,7 @@ func seconds(d time.Duration) string {
 
 // execute runs statements on one connection of their own.
 func execute(ctx context.Context, driver, dsn string, statements ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	db, err := sql.Open(driver, dsn)
 	if err != nil {
