@@ -87,7 +87,7 @@ var relayEndBodies = []testdb.Body{
 	}},
 	{Name: "a publisher that takes longer than the lease", Why: "the lease is extended meanwhile, so no other relay sends the same", Run: func(t *testing.T, db *testdb.DB) {
 		p, b, g := newPost(t, db), newStrict(t), newGate()
-		short := func(c *outbox.RelayConfig) { c.Lease = 10 * time.Second } // which a busy machine must extend in time
+		short := func(c *outbox.RelayConfig) { c.Lease = 20 * time.Second } // which a busy machine must extend in time
 		b.before = g.wait
 		var all []string
 		for i := range 20 {
