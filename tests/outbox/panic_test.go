@@ -57,7 +57,7 @@ var panicBodies = []testdb.Body{
 			return nil
 		}})
 		relay := p.relayOn(pool.DB, p.broker, func(c *outbox.RelayConfig) {
-			c.MinBackoff, c.MaxBackoff = time.Millisecond, 10*time.Millisecond
+			c.MinBackoff, c.MaxBackoff, c.Lease = time.Millisecond, 10*time.Millisecond, 10*time.Second
 		})
 		r := start(t, relay)
 		for range 5 {
