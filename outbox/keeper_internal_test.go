@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,7 +48,22 @@ func TestAnAnswerToAnEarlierOrderGivesNothingUp(t *testing.T) {
 	k.given <- fewer
 	again := beat()
 	require.Equal(t, first.shards, again.shards)
-	k.rest(t.Context(), time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	rested := make(chan bool, 1)
+	go func() { rested <- k.rest(ctx, time.Hour) }()
+	for range 2 { // the second is taken when the first has been dealt with
+		select {
+		case k.given <- fewer:
+		case <-rested:
+			require.Fail(t, "it gives a shard up")
+		}
+	}
+	cancel()
+	require.False(t, <-rested)
+	for len(k.given) > 0 {
+		<-k.given
+	}
 	assert.Equal(t, first.shards, k.owned)
 	v, err := k.look(t.Context(), division{k.generation, shardCount})
 	require.NoError(t, err)

@@ -2,16 +2,20 @@ package outbox
 
 import (
 	"context"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"modernc.org/sqlite"
 
 	"github.com/millrace-go/millrace/internal/dialect"
 )
@@ -323,15 +327,32 @@ func TestAnAnswerThatIsLostIsNobodyElsesChange(t *testing.T) {
 
 // Rows that somebody's transaction can still see make a walk long: what was read before it goes out all the same.
 func TestAWalkThatIsCutOffTakesNoPageWithIt(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	onWalk(cancel)
 	p := newLeasedPump(t, RelayConfig{Batch: 4})
 	p.put(t, "hot", dialect.OutboxPending, 1, 2, 3, 4)
 	endless := *p.sql
-	endless.ListKeys = `WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n WHERE i < 0 AND ? <> ?`
+	endless.ListKeys = `WITH RECURSIVE n (i) AS (SELECT walk_begins() UNION ALL SELECT i + 1 FROM n) SELECT i FROM n WHERE i < 0 AND ? <> ?`
 	p.sql = &endless
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
 	r := &reading{kind: pending, limit: 4, shards: p.shards, window: dialect.IDs([]int64{}), walks: true, walkFrom: math.MinInt64, ends: true}
 	require.NoError(t, p.look(ctx, r))
 	assert.Len(t, r.letters, 4)
 	assert.Error(t, r.walkErr)
+}
+
+var walkBegins atomic.Value
+
+// registerWalk makes walk_begins() known to SQLite, for connections that are opened from then on.
+var registerWalk = sync.OnceFunc(func() {
+	sqlite.MustRegisterScalarFunction("walk_begins", 0, func(*sqlite.FunctionContext, []driver.Value) (driver.Value, error) {
+		walkBegins.Load().(func())()
+		return int64(0), nil
+	})
+})
+
+// onWalk has the function walk_begins of SQLite call begins.
+func onWalk(begins func()) {
+	walkBegins.Store(begins)
+	registerWalk()
 }

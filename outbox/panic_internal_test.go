@@ -41,7 +41,7 @@ type bench struct {
 
 func newBench(t *testing.T, config RelayConfig) *bench {
 	t.Helper()
-	config.Lanes, config.Lease = 2, 9*time.Second // which a busy machine extends in time
+	config.Lanes, config.Lease = 2, 15*time.Second // which a busy machine extends in time
 	b := &bench{T: t, held: make(chan []string, 1), open: make(chan struct{}), ended: make(chan error, 1)}
 	b.relay = newTestRelay(t, config)
 	b.armed.Store(true)
@@ -88,7 +88,7 @@ func (b *bench) row(query string) (n int64) {
 
 func (b *bench) eventually(what string, done func() bool) {
 	b.Helper()
-	require.Eventually(b, done, time.Minute, time.Millisecond, what)
+	require.Eventually(b, done, 5*time.Minute, time.Millisecond, what)
 }
 
 const (
@@ -101,6 +101,7 @@ const (
 // TestAPumpThatPanicsKeepsItsShards until the broker has what it was given: else the next relay sends
 // the same, and what is behind it.
 func TestAPumpThatPanicsKeepsItsShards(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, RelayConfig{Drain: time.Hour})
 	stop := b.run()
 	b.eventually("the pump panics", func() bool { return b.relay.Panics() > 0 || !b.armed.Load() })
@@ -122,7 +123,8 @@ func TestAPumpThatPanicsKeepsItsShards(t *testing.T) {
 
 // TestAPumpThatPanicsWaitsForDrainAtMost: a publisher that hangs does not keep the shards.
 func TestAPumpThatPanicsWaitsForDrainAtMost(t *testing.T) {
-	b := newBench(t, RelayConfig{Drain: 50 * time.Millisecond})
+	t.Parallel()
+	b := newBench(t, RelayConfig{Drain: 2 * time.Second})
 	stop := b.run()
 	b.eventually("the next term sends it again", func() bool { return b.given.Load() > 1 })
 	close(b.open)

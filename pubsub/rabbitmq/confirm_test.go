@@ -1,6 +1,7 @@
 package rabbitmq_test
 
 import (
+	"cmp"
 	"fmt"
 	"testing"
 	"time"
@@ -21,25 +22,26 @@ func TestPublishReadsEachConfirmForItself(t *testing.T) {
 		lost    = "it was sent but not confirmed"
 	)
 	for name, c := range map[string]struct {
-		answer func(w *frameWriter)
-		want   [5]string // empty: confirmed
+		answer  func(w *frameWriter)
+		want    [5]string     // empty: confirmed
+		timeout time.Duration // 0: none that ends the call
 	}{
 		"a nack before an ack of all": {
-			func(w *frameWriter) { w.nack(3, false); w.ack(5, true) }, [5]string{2: refused},
+			answer: func(w *frameWriter) { w.nack(3, false); w.ack(5, true) }, want: [5]string{2: refused},
 		},
 		"a nack of several before an ack of all": {
-			func(w *frameWriter) { w.ack(1, false); w.nack(3, true); w.ack(5, true) }, [5]string{1: refused, 2: refused},
+			answer: func(w *frameWriter) { w.ack(1, false); w.nack(3, true); w.ack(5, true) }, want: [5]string{1: refused, 2: refused},
 		},
 		"an ack before a nack of all": {
-			func(w *frameWriter) { w.ack(2, false); w.nack(5, true) },
-			[5]string{refused, "", refused, refused, refused},
+			answer: func(w *frameWriter) { w.ack(2, false); w.nack(5, true) },
+			want:   [5]string{refused, "", refused, refused, refused},
 		},
 		"a nack of all before an ack of all": {
-			func(w *frameWriter) { w.nack(5, true); w.ack(5, true) },
-			[5]string{refused, refused, refused, refused, refused},
+			answer: func(w *frameWriter) { w.nack(5, true); w.ack(5, true) },
+			want:   [5]string{refused, refused, refused, refused, refused},
 		},
 		"backwards": {
-			func(w *frameWriter) {
+			answer: func(w *frameWriter) {
 				for tag := uint64(5); tag > 0; tag-- {
 					if tag%2 == 0 {
 						w.nack(tag, false)
@@ -48,26 +50,27 @@ func TestPublishReadsEachConfirmForItself(t *testing.T) {
 					}
 				}
 			},
-			[5]string{1: refused, 3: refused},
+			want: [5]string{1: refused, 3: refused},
 		},
 		"a channel that is closed": {
-			func(w *frameWriter) { w.ack(2, true); w.closeChannel(541, "INTERNAL_ERROR") }, [5]string{2: lost, lost, lost},
+			answer: func(w *frameWriter) { w.ack(2, true); w.closeChannel(541, "INTERNAL_ERROR") }, want: [5]string{2: lost, lost, lost},
 		},
 		"a channel that is closed behind a hole": {
-			func(w *frameWriter) { w.ack(1, false); w.ack(3, false); w.closeChannel(541, "INTERNAL_ERROR") },
-			[5]string{1: lost, 3: lost, 4: lost},
+			answer: func(w *frameWriter) { w.ack(1, false); w.ack(3, false); w.closeChannel(541, "INTERNAL_ERROR") },
+			want:   [5]string{1: lost, 3: lost, 4: lost},
 		},
 		"a connection that is lost": {
-			func(w *frameWriter) { w.ack(4, false); w.hangUp() }, [5]string{lost, lost, lost, "", lost},
+			answer: func(w *frameWriter) { w.ack(4, false); w.hangUp() }, want: [5]string{lost, lost, lost, "", lost},
 		},
 		"silence about some": {
-			func(w *frameWriter) { w.nack(2, false); w.ack(4, false) }, [5]string{lost, refused, lost, "", lost},
+			answer: func(w *frameWriter) { w.nack(2, false); w.ack(4, false) }, want: [5]string{lost, refused, lost, "", lost},
+			timeout: 5 * time.Second,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			broker := rabbitmq.NewQueueConfig(pose(t, 5, c.answer), rabbitmq.Queues{})
-			p := publisher(t, broker, rabbitmq.PublisherConfig{Timeout: time.Second})
+			p := publisher(t, broker, rabbitmq.PublisherConfig{Timeout: cmp.Or(c.timeout, rig.Patience)})
 			errs := partial(t, p.Publish("topic", newMessages(5)...))
 			for i, want := range c.want {
 				if want == "" {

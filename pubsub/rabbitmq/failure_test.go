@@ -90,8 +90,9 @@ func TestPublishGivesUpInTimeWhenTheNetworkIsSilent(t *testing.T) {
 	a := newAdmin(t, uri(t))
 	wire, through := behind(t)
 	topic, broker := a.queue(nil), rabbitmq.NewQueueConfig(through, rabbitmq.Queues{})
-	p := publisher(t, broker, rabbitmq.PublisherConfig{Timeout: 500 * time.Millisecond})
-	require.NoError(t, p.Publish(topic, newMessages(1)...))
+	p := publisher(t, broker, rabbitmq.PublisherConfig{Timeout: 2 * time.Second})
+	other, missing := a.queue(nil), a.topic()
+	rig.Eventually(t, "it publishes in time", func() bool { return p.Publish(other, newMessages(1)...) == nil })
 	wire.Freeze()
 	msg := newMessages(1)[0]
 	err := p.Publish(topic, msg)
@@ -99,8 +100,11 @@ func TestPublishGivesUpInTimeWhenTheNetworkIsSilent(t *testing.T) {
 	require.ErrorContains(t, err, msg.UUID)
 	require.NotErrorIs(t, err, outbox.ErrPermanent)
 	wire.Thaw()
-	rig.Eventually(t, "it arrives late", func() bool { return a.ready(topic) == 2 })
-	err = p.Publish(a.topic(), newMessages(1)...)
+	rig.Eventually(t, "it arrives late", func() bool { return a.ready(topic) == 1 })
+	rig.Eventually(t, "the broker answers in time", func() bool {
+		err = p.Publish(missing, newMessages(1)...)
+		return !errors.Is(err, rabbitmq.ErrUnconfirmed)
+	})
 	require.ErrorIs(t, err, outbox.ErrPermanent, "the confirm that came late is not taken for this one's")
 
 	wire.Freeze()
@@ -189,7 +193,7 @@ func TestPublishFindsTheMessageThatIsTooLarge(t *testing.T) {
 	const topic = "things"
 	broker := rabbitmq.NewQueueConfig(s.URL(), rabbitmq.Queues{})
 	require.NoError(t, rabbitmq.Declare(broker, topic))
-	p := publisher(t, broker, rabbitmq.PublisherConfig{Timeout: 2 * time.Second})
+	p := publisher(t, broker, rabbitmq.PublisherConfig{Timeout: rig.Patience})
 	messages := newMessages(50)
 	messages[20].Payload = make([]byte, 100_001)
 	errs := partial(t, p.Publish(topic, messages...))
@@ -206,6 +210,7 @@ func TestPublishFindsTheMessageThatIsTooLarge(t *testing.T) {
 	require.NoError(t, p.Publish(topic, append(messages[:20:20], messages[21:]...)...))
 	require.ErrorIs(t, p.Publish(topic, messages[20]), outbox.ErrPermanent)
 
+	p = publisher(t, broker, rabbitmq.PublisherConfig{Timeout: 2 * time.Second})
 	publishes := func() bool {
 		err := p.Publish(topic, messages[0])
 		if err != nil {
@@ -213,6 +218,7 @@ func TestPublishFindsTheMessageThatIsTooLarge(t *testing.T) {
 		}
 		return err == nil
 	}
+	rig.Eventually(t, "it publishes in time", publishes)
 	s.Freeze()
 	require.ErrorIs(t, p.Publish(topic, messages[0]), rabbitmq.ErrUnconfirmed)
 	s.Thaw()

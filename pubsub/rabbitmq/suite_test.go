@@ -34,7 +34,7 @@ func suitePair(t *testing.T, group string, q rabbitmq.Queues) (message.Publisher
 	if group != "" {
 		broker = rabbitmq.NewPubSubConfig(uri(t), group, q)
 	}
-	broker.Queue.Arguments["x-expires"] = 60_000 // the suite leaves its queues behind
+	broker.Queue.Arguments["x-expires"] = 600_000 // the suite leaves its queues behind
 	broker.Exchange.AutoDeleted = true
 	// The suite closes subscribers whose messages it never settles.
 	config := rabbitmq.SubscriberConfig{CloseTimeout: 200 * time.Millisecond}

@@ -34,7 +34,7 @@ func TestPubSub(t *testing.T) {
 		}, func(t *testing.T) (message.Publisher, message.Subscriber) { return grouped(t, "test") }, grouped)
 	}
 	t.Run("postgres", func(t *testing.T) {
-		suite(t, testdb.At(t, "postgres", servers.Postgres(t).DSN(), testdb.Pool(25)))
+		suite(t, testdb.At(t, "postgres", servers.Postgres(t, "fsync=off", "synchronous_commit=off").DSN(), testdb.Pool(25)))
 	})
 	t.Run("mysql", func(t *testing.T) { suite(t, testdb.On(t, "mysql", testdb.Pool(25))) })
 }

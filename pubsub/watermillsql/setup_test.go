@@ -29,7 +29,7 @@ func each(t *testing.T, body func(t *testing.T, db *testdb.DB)) {
 
 func newPublisher(t *testing.T, db *testdb.DB, topics ...string) *watermillsql.Publisher {
 	t.Helper()
-	p, err := watermillsql.NewPublisher(db.DB, watermillsql.Config{})
+	p, err := watermillsql.NewPublisher(db.DB, watermillsql.Config{Timeout: rig.Patience})
 	require.NoError(t, err)
 	require.NoError(t, p.Initialize(t.Context(), topics...))
 	t.Cleanup(func() { assert.NoError(t, p.Close()) })

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
+	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -142,7 +143,7 @@ func rebalanced(r *rabbit, end error) {
 	wire, through := behind(r, r.url)
 	lost := r.broker
 	lost.Connection.AmqpURI = through
-	first := r.inbox()
+	first := r.inbox(func(i *millrace.Inbox) { i.Timeout = rig.Patience })
 	r.start(first.Store, func(router *message.Router) {
 		router.AddMiddleware(first.Middleware)
 		router.AddConsumerHandler("billing", r.topic, r.newSubscriber(lost), func(msg *message.Message) error {

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -43,7 +44,8 @@ type Plan struct {
 // Faults is a pool whose plan can be changed while it is in use.
 type Faults struct {
 	*sqlx.DB
-	plan atomic.Pointer[Plan]
+	plan    atomic.Pointer[Plan]
+	notices bool
 }
 
 // Open returns a second pool on the database of db.
@@ -60,6 +62,10 @@ func Open(t testing.TB, db *testdb.DB) *Faults {
 
 // Set replaces the plan.
 func (f *Faults) Set(p Plan) { f.plan.Store(&p) }
+
+// PassNotices has the connections that are opened from now on pass on what PostgreSQL notifies of, where the driver does.
+// Call it before the pool is used.
+func (f *Faults) PassNotices() { f.notices = true }
 
 func (f *Faults) before(ctx context.Context, call string) error {
 	if before := f.plan.Load().Before; before != nil {
@@ -86,7 +92,11 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &conn{Conn: inner, faults: c.faults}, nil
+	outer := &conn{Conn: inner, faults: c.faults}
+	if pgx, is := inner.(pgxConn); is && c.faults.notices {
+		return noticing{outer, pgx}, nil
+	}
+	return outer, nil
 }
 
 // open ends with ctx if the driver can, as with database/sql.
@@ -108,6 +118,16 @@ type conn struct {
 	driver.Conn
 	faults *Faults
 }
+
+type pgxConn interface{ Conn() *pgx.Conn }
+
+// noticing is a connection that gives away that of pgx, on which notices are waited for.
+type noticing struct {
+	*conn
+	pgx pgxConn
+}
+
+func (c noticing) Conn() *pgx.Conn { return c.pgx.Conn() }
 
 type connectionKey struct{}
 

@@ -63,6 +63,7 @@ func (p *post) relay(change ...func(*outbox.RelayConfig)) *running {
 // running is a relay at work.
 type running struct {
 	*outbox.Relay
+	tell func()       // to stop
 	stop func() error // and wait
 }
 
@@ -71,7 +72,7 @@ func start(t testing.TB, relay *outbox.Relay) *running {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- relay.Run(ctx) }()
-	r := &running{Relay: relay, stop: sync.OnceValue(func() error {
+	r := &running{Relay: relay, tell: cancel, stop: sync.OnceValue(func() error {
 		cancel()
 		return <-ended
 	})}

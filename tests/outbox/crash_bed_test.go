@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/tests/outbox/relayproc"
+	"github.com/millrace-go/millrace/tests/process"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -44,6 +46,7 @@ type town struct {
 	settings relayproc.Settings // of a relay process
 	traffic  *relayproc.Traffic
 	refused  map[string]bool // the messages that [town.twice] has refused
+	hungUp   *atomic.Int64   // relay processes that have left the broker
 }
 
 func newTown(t *testing.T, db *testdb.DB) *town {
@@ -54,9 +57,8 @@ func newTown(t *testing.T, db *testdb.DB) *town {
 	if db.Dialect == "mysql" {
 		dsn = db.Open(t, testdb.Params("interpolateParams", "true")).DSN
 	}
-	o.settings = relayproc.Settings{
-		Driver: db.Driver, DSN: dsn, Broker: relayproc.Broker(t, o.take), Lease: 4 * time.Second,
-	}
+	o.settings = relayproc.Settings{Driver: db.Driver, DSN: dsn, Lease: 4 * time.Second}
+	o.settings.Broker, o.hungUp = relayproc.Broker(t, o.take)
 	o.traffic = o.trafficOn(db, "t")
 	return o
 }
@@ -147,6 +149,14 @@ func (o *town) check() (duplicates int) {
 	delete(want, "") // has no order
 	o.inOrder(want)
 	return duplicates
+}
+
+// dies kills a relay process, and returns when the broker has taken what it sent.
+func (o *town) dies(p *process.Process) {
+	o.Helper()
+	before := o.hungUp.Load()
+	p.Kill()
+	rig.Eventually(o, "the broker has what it sent", func() bool { return o.hungUp.Load() > before })
 }
 
 // unwritten counts messages that the broker has and the outbox still holds.

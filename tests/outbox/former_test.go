@@ -58,7 +58,7 @@ func TestAFormerShardCannotBeTakenAfterwards(t *testing.T) {
 			require.NoError(t, db.SelectContext(t.Context(), &owners, `SELECT owner FROM millrace_outbox_shards WHERE generation = 3 ORDER BY shard`))
 			return owners
 		}
-		m := p.member("one", leased(8*time.Second))
+		m := p.member("one", leased(time.Hour))
 		p.shared(m)
 		token := int64(db.Count(t, `SELECT token FROM millrace_outbox_relays`))
 		require.Equal(t, []int64{token, token, token, token, token}, owners())
@@ -66,7 +66,8 @@ func TestAFormerShardCannotBeTakenAfterwards(t *testing.T) {
 		require.NoError(t, m.stop())
 		assert.Equal(t, token, int64(db.Count(t, `SELECT token FROM millrace_outbox_relays`)), "it lives for who reads that now")
 		assert.Equal(t, []int64{token, token, token, token, token}, owners(), "it does not sign off")
-		next := p.member("next", leased(8*time.Second))
+		db.Do(t, `UPDATE millrace_outbox_relays SET until = 1`)
+		next := p.member("next", leased(time.Minute))
 		p.shared(next)
 		require.NoError(t, next.stop())
 		assert.Zero(t, db.Count(t, `SELECT COUNT(*) FROM millrace_outbox_relays`))

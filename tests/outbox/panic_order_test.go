@@ -29,7 +29,7 @@ var panicOrderBodies = []testdb.Body{
 		b.before = g.wait
 		pool := faults.Open(t, db)
 		pool.SetMaxOpenConns(50) // database/sql loses the connection of a query that panics
-		short := func(c *outbox.RelayConfig) { c.Lease = 6 * time.Second }
+		short := func(c *outbox.RelayConfig) { c.Lease = 15 * time.Second }
 		relay := p.relayOn(pool.DB, b, asItComes, short, func(c *outbox.RelayConfig) { c.Poll = 50 * time.Millisecond })
 		var all []string
 		for i := range 20 {
@@ -46,10 +46,9 @@ var panicOrderBodies = []testdb.Body{
 		}})
 		rig.Eventually(p, "the driver panics", func() bool { return panics.Load() > 0 })
 		p.awaitBeat()
-		other := newStrict(t)
-		p.relayTo(other, short)
-		p.awaitBeat()
-		p.awaitBeat()
+		other, looks := newStrict(t), newCounted(t, db)
+		start(t, p.relayOn(looks.DB, other, short))
+		looks.await(t, "FROM millrace_outbox_shards", 4)
 		assert.Empty(t, other.counts())
 		close(g.open)
 		rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })

@@ -151,7 +151,7 @@ func (p *post) publishesOn(
 	var err error
 	p.within(name, func() { err = publish(b, good) })
 	require.NoError(p, err, name)
-	ctx, cancel := context.WithTimeout(p.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(p.Context(), rig.Patience)
 	defer cancel()
 	require.NoError(p, store.Close(ctx), name)
 	assert.Eventually(p, func() bool { return pool.Stats().InUse == 0 }, rig.Patience, time.Millisecond, name)
@@ -169,7 +169,7 @@ func (p *post) within(name string, f func()) (returned, panicked bool) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(rig.Patience):
 		require.Fail(p, "it hangs", name)
 	}
 	return returned, panicked

@@ -57,12 +57,16 @@ var panicBodies = []testdb.Body{
 			return nil
 		}})
 		relay := p.relayOn(pool.DB, p.broker, func(c *outbox.RelayConfig) {
-			c.MinBackoff, c.MaxBackoff, c.Lease = time.Millisecond, 10*time.Millisecond, time.Second
+			c.MinBackoff, c.MaxBackoff, c.Lease = time.Millisecond, 10*time.Millisecond, 10*time.Second
 		})
 		r := start(t, relay)
 		for range 5 {
 			p.broker.awaitAll(t, p.send("orders", "k", 2))
 		}
+		rig.Eventually(p, "it extends its lease", func() (extended bool) {
+			known.Range(func(call, _ any) bool { extended = says(call.(string), beats...); return !extended })
+			return extended
+		})
 		rig.Eventually(p, "the outbox is empty", func() bool { return p.rows() == 0 })
 		_ = r.stop() // the first statement by which it leaves panics
 		assert.Greater(t, panics.Load(), int64(10))

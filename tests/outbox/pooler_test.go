@@ -46,7 +46,7 @@ func TestARelayBehindPgBouncerLooksByItself(t *testing.T) {
 	t.Parallel()
 	db := testdb.On(t, "postgres")
 	p := newPost(t, db)
-	p.slow(pooled(t, db, newPooler(t), "exec"))
+	p.slow(pooled(t, db, newPooler(t), "exec").DB)
 	rig.Eventually(p, "it says that it hears nothing", func() bool {
 		return p.log.has("notices from other processes do not reach this relay")
 	})

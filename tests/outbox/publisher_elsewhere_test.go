@@ -39,29 +39,36 @@ func TestAPublisherOfAnotherDatabase(t *testing.T) {
 			"no tables":        {empty.DB, db.DB, 1},
 			"no answer there":  {db.DB, unknown.DB, 0},
 		} {
-			log := &rig.Events{}
-			out := rig.NewOutbox(t, c.publisher, outbox.Config{Logger: log})
-			for range 2 {
-				require.NoError(t, outbox.InTx(t.Context(), c.transaction, func(ctx context.Context, _ *sqlx.Tx) error {
-					return out.Publish("orders", carried(ctx, "a", "b")...)
-				}), name)
-			}
-			assert.Equal(t, c.said, strings.Count(strings.Join(log.Logs(), "\n"), "in another database than that of the Publisher"), name)
+			rig.Eventually(t, name+": the databases answer in time", func() bool {
+				log := &rig.Events{}
+				out := rig.NewOutbox(t, c.publisher, outbox.Config{Logger: log})
+				for range 2 {
+					require.NoError(t, outbox.InTx(t.Context(), c.transaction, func(ctx context.Context, _ *sqlx.Tx) error {
+						return out.Publish("orders", carried(ctx, "a", "b")...)
+					}), name)
+				}
+				said := strings.Count(strings.Join(log.Logs(), "\n"), "in another database than that of the Publisher")
+				assert.LessOrEqual(t, said, c.said, name)
+				return said >= c.said
+			})
 		}
 
-		log := &rig.Events{}
-		out := rig.NewOutbox(t, other.DB, outbox.Config{Logger: log})
-		require.Error(t, outbox.InTx(t.Context(), db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
-			require.NoError(t, out.Publish("orders", carried(ctx, "a")...))
-			return errRefused
-		}))
-		assert.Empty(t, log.Logs(), "it was rolled back")
-		h := millrace.Inbox{Store: rig.NewStore(t, db.DB, inbox.Config{Logger: &rig.Events{}}), Consumer: "billing", Outbox: out}.
-			Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		store := rig.NewStore(t, db.DB, inbox.Config{Logger: &rig.Events{}})
+		rig.Eventually(t, "the databases answer in time", func() bool {
+			log := &rig.Events{}
+			out := rig.NewOutbox(t, other.DB, outbox.Config{Logger: log})
+			require.Error(t, outbox.InTx(t.Context(), db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
+				require.NoError(t, out.Publish("orders", carried(ctx, "a")...))
+				return errRefused
+			}))
+			assert.Empty(t, log.Logs(), "it was rolled back")
+			h := millrace.Inbox{Store: store, Consumer: "billing", Outbox: out}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 				return nil, out.Publish("orders", carried(msg.Context(), "a")...)
 			})
-		require.NoError(t, do(h, newOrder()))
-		assert.Len(t, log.Logs(), 1)
+			require.NoError(t, do(h, newOrder()))
+			assert.LessOrEqual(t, len(log.Logs()), 1)
+			return len(log.Logs()) == 1
+		})
 	})
 }
 

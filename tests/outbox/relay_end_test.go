@@ -21,14 +21,14 @@ var relayEndBodies = []testdb.Body{
 		p, b, g := newPost(t, db), newStrict(t), newGate()
 		b.before = g.wait
 		all := p.store("orders", append(b.letters("k", 30), b.letters("", 5)...)...)
-		relay := p.relayTo(b, func(c *outbox.RelayConfig) { c.Lanes = 1 })
+		relay := p.relayTo(b, func(c *outbox.RelayConfig) { c.Lanes, c.Drain, c.Lease = 1, time.Hour, 10*time.Second })
 		<-g.entered
-		ended := make(chan error, 1)
-		go func() { ended <- relay.stop() }()
+		relay.tell()
 		late := p.store("orders", b.letters("", 1)...)
+		p.awaitBeat()
 		p.awaitBeat() // it has heard that by then
 		close(g.open)
-		require.NoError(t, <-ended)
+		require.NoError(t, relay.stop())
 		assert.Len(t, b.counts(), 6, "the call that was on its way, and no other")
 		assert.Equal(t, 36-6, p.rows())
 		for _, r := range p.table() {
@@ -87,7 +87,7 @@ var relayEndBodies = []testdb.Body{
 	}},
 	{Name: "a publisher that takes longer than the lease", Why: "the lease is extended meanwhile, so no other relay sends the same", Run: func(t *testing.T, db *testdb.DB) {
 		p, b, g := newPost(t, db), newStrict(t), newGate()
-		short := func(c *outbox.RelayConfig) { c.Lease = 10 * time.Second } // which a busy machine must extend in time
+		short := func(c *outbox.RelayConfig) { c.Lease = 20 * time.Second } // which a busy machine must extend in time
 		b.before = g.wait
 		var all []string
 		for i := range 20 {

@@ -2,13 +2,17 @@ package outbox_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -81,33 +85,41 @@ func TestAnIdleRelayRests(t *testing.T) {
 // process, by NOTIFY of those in others, and by Wake of whatever the service knows. Other
 // tests would take the processor from it.
 func TestARelayIsToldOfCommits(t *testing.T) {
-	for name, way := range map[string]func(p *post){
-		"on its own pool": func(p *post) { p.slow(p.db) },
-		"on another pool, by AfterCommit": func(p *post) {
-			relay := p.slow(p.db.Open(p))
+	for name, way := range map[string]func(p *post, pool *counted){
+		"on its own pool": func(p *post, pool *counted) {
+			on := *p.db
+			on.DB = pool.DB
+			p.db = &on
+			p.out = p.publisher()
+			p.slow(pool.DB)
+		},
+		"on another pool, by AfterCommit": func(p *post, pool *counted) {
+			relay := p.slow(pool.DB)
 			p.out = p.publisher(func(c *outbox.Config) { c.AfterCommit = relay.Wake })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testdb.Each(t, func(t *testing.T, db *testdb.DB) {
-				p := newPost(t, db)
-				way(p)
-				p.isToldAtOnce()
+				p, pool := newPost(t, db), newCounted(t, db)
+				way(p, pool)
+				p.isToldAtOnce(pool)
 			})
 		})
 	}
 	t.Run("on another pool, by NOTIFY", func(t *testing.T) {
 		t.Parallel()
 		p := newPost(t, testdb.On(t, "postgres"))
-		p.slow(p.db.Open(t))
+		pool := newCounted(t, p.db)
+		pool.PassNotices()
+		p.slow(pool.DB)
 		if p.db.Driver == "postgres" { // through database/sql lib/pq passes no notice on: the relay says so, and looks by itself
 			rig.Eventually(p, "it says that it hears nothing", func() bool {
 				return p.log.has("notices from other processes do not reach this relay")
 			})
 			return
 		}
-		p.isToldAtOnce()
+		p.isToldAtOnce(pool)
 	})
 	t.Run("on another pool, by NOTIFY, beside the relay of another outbox", func(t *testing.T) {
 		t.Parallel()
@@ -118,37 +130,60 @@ func TestARelayIsToldOfCommits(t *testing.T) {
 		const beside = "beside_"
 		require.NoError(t, rig.NewOutbox(t, p.db.DB, outbox.Config{TablePrefix: beside}).Migrate(t.Context()))
 		start(t, p.relayOn(p.db.DB, newMemoryBroker(), asItComes, func(c *outbox.RelayConfig) { c.TablePrefix = beside }))
-		p.slow(p.db.Open(t))
-		p.isToldAtOnce()
+		pool := newCounted(t, p.db)
+		pool.PassNotices()
+		p.slow(pool.DB)
+		p.isToldAtOnce(pool)
 	})
 }
 
 // slow starts a relay that looks as rarely as it may.
-func (p *post) slow(db *testdb.DB) *outbox.Relay {
+func (p *post) slow(pool *sqlx.DB) *outbox.Relay {
 	p.Helper()
-	relay := p.relayOn(db.DB, p.broker, asItComes, func(c *outbox.RelayConfig) { c.Poll = time.Minute })
+	relay := p.relayOn(pool, p.broker, asItComes, func(c *outbox.RelayConfig) { c.Poll = time.Minute })
 	start(p.T, relay)
 	p.broker.awaitAll(p, p.send("orders", "", 1))
 	return relay
 }
 
-// isToldAtOnce sends messages to a relay at rest. That it looked by chance within so short a
-// time after most of them is unlikely.
-func (p *post) isToldAtOnce() {
+// isToldAtOnce sends messages to a relay at rest, which then finds most of them by looks that are no sweeps.
+func (p *post) isToldAtOnce(pool *counted) {
 	p.Helper()
-	const tries, enough, soon = 5, 4, 200 * time.Millisecond
+	look := dialect.For(p.db.Dialect, dialect.Names{Prefix: dialect.DefaultPrefix}).Outbox.SelectPending
+	rung := false // the look before the last call
+	p.broker.refusing(func(string, *message.Message) error {
+		rung = !pool.swept(look)
+		return nil
+	})
+	const tries, enough = 5, 4
 	told := 0
-	for rounds := 3; rounds > 0 && told < enough; rounds-- { // on a busy machine what is told at once may come later
+	for rounds := 5; rounds > 0 && told < enough; rounds-- { // a sweep may begin before it is told
 		told = 0
 		for range tries {
 			<-time.After(1500 * time.Millisecond) // by then it rests
-			ids := p.send("orders", "", 1)
-			committed := time.Now()
-			p.broker.awaitAll(p, ids)
-			if time.Since(committed) < soon {
-				told++
-			}
+			p.broker.awaitAll(p, p.send("orders", "", 1))
+			p.broker.with(func() {
+				if rung {
+					told++
+				}
+			})
 		}
 	}
 	assert.GreaterOrEqual(p, told, enough, "messages that were sent at once, of %d", tries)
+}
+
+// swept reports whether the last look was that of a sweep, which begins with another statement.
+func (c *counted) swept(look string) (last bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	looks, swept := []string{look, c.Rebind(look)}, false
+	for _, call := range c.calls {
+		switch {
+		case strings.Contains(call, aSweep):
+			swept = true
+		case slices.Contains(looks, call):
+			last, swept = swept, false
+		}
+	}
+	return last
 }

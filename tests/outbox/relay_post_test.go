@@ -30,7 +30,7 @@ func (p *post) relayOn(pool *sqlx.DB, b message.Publisher, change ...func(*outbo
 	p.Helper()
 	config := outbox.RelayConfig{
 		Logger: p.log, MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond,
-		Poll: 50 * time.Millisecond, Lease: 10 * time.Second, MaxAttempts: outbox.Unlimited,
+		Poll: 50 * time.Millisecond, Lease: time.Minute, MaxAttempts: outbox.Unlimited,
 	}
 	for _, c := range change {
 		c(&config)

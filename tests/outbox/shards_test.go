@@ -39,15 +39,13 @@ func TestAStoppedRelayIsReplacedAtOnce(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		p := newPost(t, db)
-		first := p.member("first", leased(time.Minute))
-		second := p.member("second", leased(time.Minute))
+		first := p.member("first", leased(time.Hour)) // longer than a test waits for anything
+		second := p.member("second", leased(time.Hour))
 		p.shared(first, second)
 
 		require.NoError(t, first.stop())
-		stopped := time.Now()
 		_, all := p.spread(32, 1)
 		p.broker.awaitAll(t, all)
-		assert.Less(t, time.Since(stopped), 30*time.Second, "the lease is a minute")
 		p.shared(second)
 		p.onceEach()
 	})

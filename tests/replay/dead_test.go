@@ -49,7 +49,7 @@ var deadBodies = []testdb.Body{
 			}
 		}()
 		status, err := b.replayer().Drain(t.Context(), replay.Dead{
-			Name: "dead", From: feed, Topic: "poison", To: replay.Outbox(b.out), By: ada, Idle: 2 * time.Second, Limit: 3,
+			Name: "dead", From: feed, Topic: "poison", To: replay.Outbox(b.out), By: ada, Idle: time.Minute, Limit: 3,
 		})
 		require.NoError(t, err)
 		assert.Equal(t, 3, status.Sent)
@@ -126,6 +126,7 @@ func busy(t *testing.T, d replay.Dead, progress func()) replay.Dead {
 		msg.Metadata.Set("topic_poisoned", "orders")
 		letters <- msg
 	}
+	d.Idle = time.Minute
 	d.From, d.Progress = lettersOf(letters), func(replay.Status) { progress() }
 	return d
 }

@@ -81,7 +81,7 @@ var panicBodies = []testdb.Body{
 			c.pool.SetMaxOpenConns(3)
 			feed, letter := rig.NewFeed(), order(1)
 			d := replay.Dead{
-				Name: "dead, " + name, From: feed, Topic: "poison", To: replay.Outbox(b.out), By: ada, Idle: 200 * time.Millisecond,
+				Name: "dead, " + name, From: feed, Topic: "poison", To: replay.Outbox(b.out), By: ada, Idle: time.Minute, Limit: 1,
 				TopicOf: func(*message.Message) (string, error) { return "orders", nil },
 			}
 			set(&d, c)

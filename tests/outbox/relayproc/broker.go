@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"net/rpc"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -15,10 +16,11 @@ import (
 // Take is what a broker does with a message that a relay sends. An error refuses it.
 type Take func(relay, topic string, msg *message.Message) error
 
-// Broker serves relays in other processes until t ends, and returns its address. A message
-// is confirmed when take has returned; take may be called by several goroutines.
-func Broker(t testing.TB, take Take) (addr string) {
+// Broker serves relays in other processes until t ends, and returns its address, and how many relays have hung up: nothing
+// more of what they sent is taken. A message is confirmed when take has returned; take may be called by several goroutines.
+func Broker(t testing.TB, take Take) (addr string, hungUp *atomic.Int64) {
 	t.Helper()
+	hungUp = new(atomic.Int64)
 	server := rpc.NewServer()
 	require.NoError(t, server.RegisterName("Broker", &broker{take}))
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -30,10 +32,13 @@ func Broker(t testing.TB, take Take) (addr string) {
 			if err != nil {
 				return
 			}
-			go server.ServeConn(conn)
+			go func() {
+				server.ServeConn(conn)
+				hungUp.Add(1)
+			}()
 		}
 	}()
-	return listener.Addr().String()
+	return listener.Addr().String(), hungUp
 }
 
 // Parcel is a message on its way to the broker.

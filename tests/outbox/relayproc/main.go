@@ -67,7 +67,7 @@ func serve(c *process.Child, s Settings) error {
 	}
 	moved, err := outbox.NewRelay(pool.DB, to, outbox.RelayConfig{
 		Logger: watermill.NewStdLoggerWithOut(os.Stderr, false, false), Name: s.Name,
-		Lease: s.Lease, Batch: s.Batch, Lanes: s.Lanes, Poll: 100 * time.Millisecond,
+		Lease: s.Lease, Batch: s.Batch, Lanes: s.Lanes, Drain: 50 * time.Second, Poll: 100 * time.Millisecond,
 		MinBackoff: 50 * time.Millisecond, MaxBackoff: 500 * time.Millisecond, Observers: []outbox.Observer{outbox.On(r.share, outbox.KindShards), outbox.On(r.published, outbox.KindPublished)},
 	})
 	if err != nil {
