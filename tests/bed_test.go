@@ -84,9 +84,9 @@ func (b *bed) count(query string, args ...any) int {
 
 func (b *bed) exec(query string, args ...any) { b.Helper(); b.db.Do(b, query, args...) }
 
-// inbox wraps a handler as a router would.
+// inbox wraps a handler as a router would. A claim may take long on a busy machine.
 func (b *bed) inbox(h message.HandlerFunc, change ...func(*millrace.Inbox)) message.HandlerFunc {
-	i := millrace.Inbox{Store: b.store, Consumer: "billing"}
+	i := millrace.Inbox{Store: b.store, Consumer: "billing", Options: inbox.Options{TwinWait: rig.Patience}}
 	for _, c := range change {
 		c(&i)
 	}
