@@ -49,7 +49,7 @@ var deliveryBodies = []testdb.Body{
 			<-msg.Context().Done() // the handler does see the cancellation
 			close(cancelled)
 			return nil, apply(context.WithoutCancel(msg.Context()), msg.UUID)
-		}, millrace.Inbox{Store: b.store}.Middleware)
+		}, b.patient().Middleware)
 		msg := newMessage("x")
 		s.feed.Send(t, msg)
 		<-running

@@ -70,7 +70,7 @@ var observerBodies = []testdb.Body{
 	})},
 	{Name: "a panic that is recovered further in", Why: "it is one all the same", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(func(*message.Message) ([]*message.Message, error) { panic("!") },
-			millrace.Inbox{Store: b.store}.Middleware, middleware.Recoverer)
+			b.patient().Middleware, middleware.Recoverer)
 		assert.False(t, s.deliver(newMessage("x")))
 		assert.Equal(t, inbox.ReasonPanic, b.events.Last("failed").Reason)
 	})},

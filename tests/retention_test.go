@@ -253,7 +253,7 @@ var retentionBodies = []testdb.Body{
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_claims`))
 	})},
 	{Name: "open rows and unsettled outcomes stay", Why: "the janitor never touches what is not done", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
+		s := b.newService(invoice, b.patient().Middleware)
 		s.published.FailWith(errBoom)
 		assert.False(t, s.deliver(newMessage("unsettled")))
 		h := b.inbox(effect, on(b.process()))
