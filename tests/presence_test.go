@@ -67,9 +67,20 @@ var presenceBodies = []testdb.Body{
 		require.NoError(t, err)
 		stamped := newMessage("x")
 		relaying.Stamp(stamped, "order-7", 1)
-		must(t, b.inbox(millrace.VersionGate{}.Middleware(effect), on(store), func(i *millrace.Inbox) { i.Consumer = "gated" }), stamped)
-		batch := millrace.Batch{Inbox: millrace.Inbox{Store: store, Consumer: "many"}}
-		require.NoError(t, batch.ConsumerHandler(func(context.Context, []*message.Message) error { return nil })(newMessage("y")))
+		gated := b.inbox(millrace.VersionGate{}.Middleware(effect), on(store), func(i *millrace.Inbox) { i.Consumer = "gated" })
+		many := millrace.Batch{Inbox: millrace.Inbox{Store: store, Consumer: "many"}}.ConsumerHandler(
+			func(context.Context, []*message.Message) error { return nil })
+		inTime := func(deliver func() error) { // the background work may have the one connection
+			rig.Eventually(t, "it is handled", func() bool {
+				err := deliver()
+				if err != nil {
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+				}
+				return err == nil
+			})
+		}
+		inTime(func() error { _, err := gated(stamped.Copy()); return err })
+		inTime(func() error { return many(newMessage("y")) })
 		want := []admin.Serving{
 			{Consumer: "billing", Queue: true}, {Consumer: "gated", Gate: true}, {Consumer: "mail", Leases: true},
 			{Consumer: "mail", Epoch: 2, Handler: long[:255]}, {Consumer: "many", Batch: true},
