@@ -244,7 +244,7 @@ var auditBodies = []testdb.Body{
 		require.Len(t, rows, 2)
 		assert.Equal(t, []any{"a", "to topic orders", "to topic orders, uuid " + long}, []any{rows[0].MessageID, rows[0].Detail, rows[1].Detail})
 
-		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
+		s := b.newService(invoice, b.patient().Middleware)
 		s.published.FailWith(errBoom)
 		var keys []string
 		for range 3 {

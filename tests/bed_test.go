@@ -84,9 +84,15 @@ func (b *bed) count(query string, args ...any) int {
 
 func (b *bed) exec(query string, args ...any) { b.Helper(); b.db.Do(b, query, args...) }
 
+// patient is an inbox whose claims may take as long as they do on a busy machine.
+func (b *bed) patient() millrace.Inbox {
+	return millrace.Inbox{Store: b.store, Options: inbox.Options{TwinWait: rig.Patience}}
+}
+
 // inbox wraps a handler as a router would.
 func (b *bed) inbox(h message.HandlerFunc, change ...func(*millrace.Inbox)) message.HandlerFunc {
-	i := millrace.Inbox{Store: b.store, Consumer: "billing"}
+	i := b.patient()
+	i.Consumer = "billing"
 	for _, c := range change {
 		c(&i)
 	}

@@ -174,7 +174,7 @@ func TestAnInboxAloneWorksWithTheRightsThatItUses(t *testing.T) {
 			assert.Equal(t, 1, n)
 			require.Error(t, err, "of the other tables")
 			assert.True(t, s.deliver(newMessage("y")), "what the janitor may not do holds nobody back")
-			ready, err := health.NewHandler(health.Config{Store: b.store})
+			ready, err := health.NewHandler(health.Config{Store: b.store, Timeout: rig.Patience})
 			require.NoError(t, err)
 			answer := httptest.NewRecorder()
 			ready.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/", nil))

@@ -49,7 +49,7 @@ var deliveryBodies = []testdb.Body{
 			<-msg.Context().Done() // the handler does see the cancellation
 			close(cancelled)
 			return nil, apply(context.WithoutCancel(msg.Context()), msg.UUID)
-		}, millrace.Inbox{Store: b.store}.Middleware)
+		}, b.patient().Middleware)
 		msg := newMessage("x")
 		s.feed.Send(t, msg)
 		<-running
@@ -83,7 +83,7 @@ var deliveryBodies = []testdb.Body{
 				<-goOn
 			}
 			return effect(msg)
-		}, func(i *millrace.Inbox) { i.MaxInFlight = 2 })
+		}, func(i *millrace.Inbox) { i.MaxInFlight, i.Timeout = 2, 2*rig.Patience })
 		var wg sync.WaitGroup
 		wg.Go(func() { must(t, h, again(blocked)) })
 		<-running
@@ -112,7 +112,7 @@ var deliveryBodies = []testdb.Body{
 				err = errors.New("the story does not show the claim of its own transaction")
 			}
 			return nil, err
-		}, on(store), func(i *millrace.Inbox) { i.Timeout = 5 * time.Second })
+		}, on(store), func(i *millrace.Inbox) { i.Timeout = rig.Patience })
 		must(t, h, msg)
 	})},
 	{Name: "functions of the user that panic", Why: "no turn, slot or connection is lost to them", Run: testdb.With(newBed, func(t *testing.T, b *bed) {

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
@@ -240,7 +239,7 @@ func TestTheIndexOfTheOrderIsMadeBeforehand(t *testing.T) {
 	db.Do(t, `DELETE FROM millrace_schema WHERE version >= 6`)
 	text := readText(t, "../docs/operations.md")
 	concurrently := regexp.MustCompile(`CREATE INDEX CONCURRENTLY ix_millrace_outbox_order [^;]*;`).FindString(text)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
 	defer cancel()
 	begins := func() (end func() error) { // and leaves its transaction open
 		tx, err := db.BeginTxx(ctx, nil)
@@ -252,8 +251,14 @@ func TestTheIndexOfTheOrderIsMadeBeforehand(t *testing.T) {
 	}
 	end := begins()
 
-	_, err := db.Open(t, testdb.Params("statement_timeout", "100")).ExecContext(ctx, concurrently)
-	require.ErrorContains(t, err, "statement timeout")
+	making, cut := context.WithCancel(ctx)
+	defer cut()
+	ended := rig.Go(func() error { _, err := db.ExecContext(making, concurrently); return err })
+	rig.Eventually(t, "it waits for the transaction", func() bool {
+		return db.Count(t, `SELECT COUNT(*) FROM pg_index WHERE indexrelid = to_regclass('ix_millrace_outbox_order') AND NOT indisvalid`) == 1
+	})
+	cut()
+	require.Error(t, <-ended)
 	require.ErrorContains(t, store.Migrate(ctx), "is not valid")
 
 	require.NoError(t, end())

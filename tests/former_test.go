@@ -95,6 +95,9 @@ func formerBoth(t *testing.T, b *bed) {
 	for i := range messages {
 		all = append(all, ordered(fmt.Sprint(i)))
 	}
+	for _, h := range processes {
+		must(t, h, ordered("first")) // to register takes a turn of SQLite's one writer, within ten seconds
+	}
 	var wg sync.WaitGroup
 	for _, h := range processes {
 		for _, i := range rand.Perm(messages) {

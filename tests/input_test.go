@@ -20,7 +20,7 @@ import (
 // inputBodies: what is wrong gets a clear error that names the way out.
 var inputBodies = []testdb.Body{
 	{Name: "no consumer name", Why: "an empty name is an error, never a shared memory", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		rig.MustFail(t, millrace.Inbox{Store: b.store}.Middleware(effect), newMessage("x"), "needs a name")
+		rig.MustFail(t, b.patient().Middleware(effect), newMessage("x"), "needs a name")
 		assert.Equal(t, 0, b.effects())
 	})},
 	{Name: "two handlers under one consumer", Why: "they would take each other's messages for duplicates", Run: testdb.With(newBed, func(t *testing.T, b *bed) {

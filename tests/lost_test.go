@@ -121,7 +121,7 @@ var lostBodies = []testdb.Body{
 // losses are statements by which SQLite rolls back the whole transaction.
 var losses = map[string]func(ctx context.Context, tx *sqlx.Tx) error{
 	"an interrupt": func(ctx context.Context, tx *sqlx.Tx) error {
-		ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		ctx, cancel := context.WithTimeout(ctx, soon)
 		defer cancel()
 		_, err := tx.ExecContext(ctx, forever["sqlite"])
 		return err
@@ -237,11 +237,14 @@ func (b *bed) written() string {
 
 // forever are statements that write and do not end before they are interrupted.
 var forever = map[string]string{
-	"postgres": `INSERT INTO effects (uuid, consumer) SELECT 'x', 'endless' FROM pg_sleep(5)`,
+	"postgres": `INSERT INTO effects (uuid, consumer) SELECT 'x', 'endless' FROM pg_sleep(12)`,
 	"mysql":    `INSERT INTO effects (uuid, consumer) SELECT 'x', 'endless' FROM (SELECT SLEEP(600)) s`,
-	"sqlite": `INSERT INTO effects (uuid, consumer) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n) ` +
-		`SELECT 'x', 'endless' FROM n`,
+	"sqlite": `INSERT INTO effects (uuid, consumer) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < 200000000) ` +
+		`SELECT 'x', 'endless' FROM (SELECT MAX(i) FROM n)`,
 }
+
+// soon is when they are interrupted: the driver has begun them then.
+const soon = 500 * time.Millisecond
 
 // endless runs a statement that only the context ends, and forgets the error.
 func endless(ctx context.Context, db *testdb.DB) {
@@ -252,7 +255,7 @@ func endless(ctx context.Context, db *testdb.DB) {
 
 // interrupted is endless with a context that ends soon.
 func interrupted(ctx context.Context, db *testdb.DB) {
-	ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(ctx, soon)
 	defer cancel()
 	endless(ctx, db)
 }

@@ -26,7 +26,7 @@ import (
 // orderBodies: Watermill's own middlewares, where they belong and where they do not.
 var orderBodies = []testdb.Body{
 	{Name: "Retry outside", Why: "each try has a transaction of its own", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		s := b.newService(failing(2), retry, millrace.Inbox{Store: b.store}.Middleware)
+		s := b.newService(failing(2), retry, b.patient().Middleware)
 		assert.True(t, s.deliver(newMessage("x")))
 		assert.Equal(t, 1, b.effects())
 	})},
@@ -37,7 +37,7 @@ var orderBodies = []testdb.Body{
 	{Name: "IgnoreErrors inside", Why: "as PoisonQueue inside", Run: hidden(halfDone, middleware.NewIgnoreErrors([]error{errBoom}).Middleware)},
 	{Name: "Duplicator inside", Why: "two effects for one message are refused", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		got := make(chan error, 1)
-		s := b.newService(effect, tells(got), millrace.Inbox{Store: b.store}.Middleware, middleware.Duplicator)
+		s := b.newService(effect, tells(got), b.patient().Middleware, middleware.Duplicator)
 		assert.False(t, s.deliver(newMessage("x")))
 		err := <-got
 		require.ErrorIs(t, err, inbox.ErrSwallowed)
@@ -58,7 +58,7 @@ var orderBodies = []testdb.Body{
 			close(entered)
 			<-goOn
 			return effect(msg)
-		}, tells(got), millrace.Inbox{Store: b.store}.Middleware, hasty)
+		}, tells(got), b.patient().Middleware, hasty)
 		assert.False(t, s.deliver(newMessage("x")))
 		err := <-got
 		require.ErrorIs(t, err, inbox.ErrSwallowed)
@@ -82,13 +82,13 @@ var orderBodies = []testdb.Body{
 			}
 			rig.Within(t, mailed, "the mail is handled")
 			return effect(msg)
-		}, millrace.Inbox{Store: b.store}.Middleware)
+		}, b.patient().Middleware)
 		assert.True(t, s.deliver(newMessage("x")))
 		assert.Equal(t, 1, b.effects())
 	})},
 	{Name: "PoisonQueue outside", Why: "the failed run is rolled back, then the message is put away", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		queue := &rig.Publisher{}
-		s := b.newService(failing(1), poisonQueue(queue), millrace.Inbox{Store: b.store}.Middleware)
+		s := b.newService(failing(1), poisonQueue(queue), b.patient().Middleware)
 		msg := newMessage("x")
 		assert.True(t, s.deliver(again(msg)))
 		assert.Equal(t, 0, b.effects())
@@ -98,7 +98,7 @@ var orderBodies = []testdb.Body{
 	})},
 	{Name: "InstantAck outside", Why: "a configuration error before anything else", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		got := make(chan error, 1)
-		s := b.newService(invoice, tells(got), middleware.InstantAck, millrace.Inbox{Store: b.store}.Middleware)
+		s := b.newService(invoice, tells(got), middleware.InstantAck, b.patient().Middleware)
 		assert.True(t, s.deliver(newMessage("x")))
 		require.NoError(t, s.router.Close())
 		require.ErrorContains(t, <-got, "InstantAck")
@@ -107,7 +107,7 @@ var orderBodies = []testdb.Body{
 	{Name: "InstantAck inside", Why: "the ack says nothing about the outcome, which stays listed", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
 			return []*message.Message{newMessage("out")}, apply(context.WithoutCancel(msg.Context()), msg.UUID)
-		}, millrace.Inbox{Store: b.store}.Middleware, middleware.InstantAck)
+		}, b.patient().Middleware, middleware.InstantAck)
 		s.published.FailWith(errBoom)
 		assert.True(t, s.deliver(newMessage("x")))
 		require.NoError(t, s.router.Close())
@@ -117,7 +117,7 @@ var orderBodies = []testdb.Body{
 	})},
 	{Name: "Timeout inside", Why: "T16: it leaves a cancelled context behind", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(invoice, middleware.Retry{MaxRetries: 1, InitialInterval: 1}.Middleware,
-			millrace.Inbox{Store: b.store}.Middleware, middleware.Timeout(time.Minute))
+			b.patient().Middleware, middleware.Timeout(time.Minute))
 		assert.True(t, s.deliver(newMessage("x")))
 		assert.Equal(t, 1, b.effects())
 		assert.Len(t, s.published.Messages(), 1)
@@ -125,7 +125,7 @@ var orderBodies = []testdb.Body{
 	{Name: "Retry and Timeout outside", Why: "Timeout leaves an ended context behind, so Retry needs ResetContextOnRetry", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		for _, reset := range []bool{false, true} {
 			s := b.newService(failing(1), middleware.Retry{MaxRetries: 1, InitialInterval: 1, ResetContextOnRetry: reset}.Middleware,
-				middleware.Timeout(time.Minute), millrace.Inbox{Store: b.store}.Middleware)
+				middleware.Timeout(time.Minute), b.patient().Middleware)
 			assert.Equal(t, reset, s.deliver(newMessage("x")))
 			require.NoError(t, s.router.Close())
 		}
@@ -139,7 +139,7 @@ var orderBodies = []testdb.Body{
 				panic("boom")
 			}
 			return out, err
-		}, millrace.Inbox{Store: b.store}.Middleware, middleware.CorrelationID, middleware.Recoverer)
+		}, b.patient().Middleware, middleware.CorrelationID, middleware.Recoverer)
 		msg := newMessage("x")
 		middleware.SetCorrelationID("c-1", msg)
 		assert.False(t, s.deliver(again(msg)))
@@ -153,7 +153,7 @@ var orderBodies = []testdb.Body{
 		assert.Equal(t, "c-1", middleware.MessageCorrelationID(s.published.Messages()[0]))
 	})},
 	{Name: "Duplicator outside", Why: "Watermill's own chaos: every message twice", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		s := b.newService(invoice, middleware.Duplicator, millrace.Inbox{Store: b.store}.Middleware)
+		s := b.newService(invoice, middleware.Duplicator, b.patient().Middleware)
 		for range 10 {
 			assert.True(t, s.deliver(newMessage("x")))
 		}
@@ -198,7 +198,7 @@ func halfDone(msg *message.Message) ([]*message.Message, error) {
 // hidden has middlewares inside of the inbox hide how the first run of a handler ended.
 func hidden(first message.HandlerFunc, inside ...message.HandlerMiddleware) func(*testing.T, *testdb.DB) {
 	return testdb.With(newBed, func(t *testing.T, b *bed) {
-		s := b.newService(atFirst(first), append([]message.HandlerMiddleware{millrace.Inbox{Store: b.store}.Middleware}, inside...)...)
+		s := b.newService(atFirst(first), append([]message.HandlerMiddleware{b.patient().Middleware}, inside...)...)
 		msg := newMessage("x")
 		assert.False(t, s.deliver(again(msg)))
 		assert.Equal(t, 0, b.effects(), "a failed run was committed")
@@ -285,7 +285,7 @@ func (b *bed) replies(config requestreply.PubSubBackendConfig) requestreply.Back
 // command delivers one to a handler, and reports whether it was acked.
 func (b *bed) command(ackErrors bool, handler wmcqrs.CommandHandler) (acked bool) {
 	b.Helper()
-	router, feed, marshaler := b.router(millrace.Inbox{Store: b.store}.Middleware), rig.NewFeed(), wmcqrs.JSONMarshaler{}
+	router, feed, marshaler := b.router(b.patient().Middleware), rig.NewFeed(), wmcqrs.JSONMarshaler{}
 	processor, err := wmcqrs.NewCommandProcessorWithConfig(router, wmcqrs.CommandProcessorConfig{
 		GenerateSubscribeTopic: func(wmcqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) { return "commands", nil },
 		SubscriberConstructor: func(wmcqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
@@ -313,7 +313,7 @@ func TestInstantAckInsideLosesFailures(t *testing.T) {
 	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
 			return nil, errors.Join(errBoom, apply(context.WithoutCancel(msg.Context()), msg.UUID))
-		}, millrace.Inbox{Store: b.store}.Middleware, middleware.InstantAck)
+		}, b.patient().Middleware, middleware.InstantAck)
 		assert.True(t, s.deliver(newMessage("x")))
 		require.NoError(t, s.router.Close())
 		assert.Zero(t, b.effects())

@@ -22,7 +22,7 @@ import (
 // outcomeBodies: what a handler returns reaches the broker, always the same.
 var outcomeBodies = []testdb.Body{
 	{Name: "returned messages are published", Why: "and the outcome is settled once the router acked", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
+		s := b.newService(invoice, b.patient().Middleware)
 		msg := newMessage("x")
 		assert.True(t, s.deliver(msg))
 		assert.Len(t, s.published.Messages(), 1)
@@ -33,7 +33,7 @@ var outcomeBodies = []testdb.Body{
 	})},
 	{Name: "returned messages with the handler's context", Why: "they are published when it has ended", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		type mark struct{}
-		router, box := b.router(millrace.Inbox{Store: b.store}.Middleware), &heeding{}
+		router, box := b.router(b.patient().Middleware), &heeding{}
 		s := &service{bed: b, feed: rig.NewFeed()}
 		router.AddHandler("billing", "orders", s.feed, "invoices", box, func(msg *message.Message) ([]*message.Message, error) {
 			ctx, end := context.WithTimeout(context.WithValue(msg.Context(), mark{}, "traced"), rig.Patience)
@@ -48,7 +48,7 @@ var outcomeBodies = []testdb.Body{
 		require.ErrorIs(t, err, inbox.ErrNoTx)
 	})},
 	{Name: "a service that closes before the ack", Why: "what was not acked is not settled, so the redelivery finds it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
+		s := b.newService(invoice, b.patient().Middleware)
 		s.published.FailWith(errBoom)
 		assert.False(t, s.deliver(newMessage("x")))
 		require.NoError(t, s.router.Close())
@@ -60,7 +60,7 @@ var outcomeBodies = []testdb.Body{
 		s := b.newService(func(msg *message.Message) (out []*message.Message, err error) {
 			first, err = invoice(msg)
 			return first, err
-		}, millrace.Inbox{Store: b.store}.Middleware)
+		}, b.patient().Middleware)
 		s.published.FailWith(errBoom)
 		msg := newMessage("x")
 		assert.False(t, s.deliver(again(msg)))
@@ -87,7 +87,7 @@ var outcomeBodies = []testdb.Body{
 			<-msg.Context().Done()
 			msg.SetContext(context.WithoutCancel(msg.Context()))
 			return invoice(msg)
-		}, millrace.Inbox{Store: b.store}.Middleware)
+		}, b.patient().Middleware)
 		s.published.FailWith(errBoom) // as the router closes publishers before its handlers return
 		msg := newMessage("x")
 		s.feed.Send(t, msg)
@@ -99,7 +99,7 @@ var outcomeBodies = []testdb.Body{
 	})},
 	{Name: "a crash between commit and publish", Why: "I3: another process publishes the outcome", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")
-		crashed := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
+		crashed := b.newService(invoice, b.patient().Middleware)
 		crashed.published.FailWith(errBoom)
 		assert.False(t, crashed.deliver(again(msg)))
 		require.NoError(t, crashed.router.Close())
@@ -109,7 +109,7 @@ var outcomeBodies = []testdb.Body{
 		assert.Equal(t, 1, b.effects())
 	})},
 	{Name: "an outcome that nobody asks for again", Why: "it is listed with its age, and Redispatch sends it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
+		s := b.newService(invoice, b.patient().Middleware)
 		s.published.FailWith(errBoom)
 		msg := newMessage("x")
 		assert.False(t, s.deliver(msg))
@@ -138,7 +138,7 @@ var outcomeBodies = []testdb.Body{
 		late := &rig.Publisher{}
 		b.store = b.newStore(b.db.DB, inbox.Config{Redispatch: late, RedispatchAfter: 1, WithoutPlugin: true})
 		router := rig.NewRouter(t)
-		router.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware)
+		router.AddMiddleware(b.patient().Middleware)
 		s := b.serve(router, invoice)
 		assert.True(t, s.deliver(newMessage("x")))
 		stop := rig.Work(t, b.store)
@@ -148,7 +148,7 @@ var outcomeBodies = []testdb.Body{
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
 	})},
 	{Name: "an outcome while the janitor is busy", Why: "a long purge does not keep it from the broker", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
+		s := b.newService(invoice, b.patient().Middleware)
 		s.published.FailWith(errBoom)
 		assert.False(t, s.deliver(newMessage("x")))
 		require.NoError(t, s.router.Close())
@@ -181,7 +181,7 @@ var outcomeBodies = []testdb.Body{
 			return nil
 		})})
 		router := rig.NewRouter(t)
-		router.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware)
+		router.AddMiddleware(b.patient().Middleware)
 		s := b.serve(router, invoice)
 		assert.True(t, s.deliver(newMessage("x")))
 
@@ -194,7 +194,7 @@ var outcomeBodies = []testdb.Body{
 		assert.Empty(t, late.Messages())
 	}},
 	{Name: "an outcome that cannot be read", Why: "I6: it stops no other", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
+		s := b.newService(invoice, b.patient().Middleware)
 		s.published.FailWith(errBoom)
 		assert.False(t, s.deliver(newMessage("x")))
 		b.exec(`UPDATE millrace_outcomes SET messages = ?, created_at = created_at - 1000000`, []byte{99})
@@ -209,7 +209,7 @@ var outcomeBodies = []testdb.Body{
 			Payloads: lockedAway{}, RedispatchAfter: 1, WithoutPlugin: true, PurgeInterval: 10 * time.Millisecond,
 		})
 		router := rig.NewRouter(t)
-		router.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware)
+		router.AddMiddleware(b.patient().Middleware)
 		s := b.serve(router, invoice)
 		s.published.FailWith(errBoom)
 		assert.False(t, s.deliver(newMessage("x")))
@@ -225,7 +225,7 @@ var outcomeBodies = []testdb.Body{
 		isLogged("it is of a newer release")
 	})},
 	{Name: "a thousand outcomes that cannot be published", Why: "I6: those behind them have their turn", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
+		s := b.newService(invoice, b.patient().Middleware)
 		s.published.FailWith(errBoom)
 		assert.False(t, s.deliver(newMessage("x")))
 		s.published.FailWith(nil)
@@ -249,7 +249,7 @@ var outcomeBodies = []testdb.Body{
 		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
 			out, err := invoice(msg)
 			return out, errors.Join(errBoom, err)
-		}, millrace.Inbox{Store: b.store}.Middleware)
+		}, b.patient().Middleware)
 		assert.False(t, s.deliver(newMessage("x")))
 		assert.Empty(t, s.published.Messages())
 		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
@@ -272,7 +272,7 @@ var outcomeBodies = []testdb.Body{
 	})},
 	{Name: "a waiting copy while the outcome is on its way", Why: "a copy is not acked while the broker may lack what was produced", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h, running, goOn := rig.Halted(invoice)
-		s := b.newService(h, millrace.Inbox{Store: b.store}.Middleware)
+		s := b.newService(h, b.patient().Middleware)
 		first := newMessage("x")
 		copied := again(first)
 		s.feed.Send(t, first)
@@ -330,7 +330,7 @@ var outcomeBodies = []testdb.Body{
 	{Name: "an outcome whose key service answers nothing", Why: "the copy keeps its slot no longer than Timeout", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		codec := &slowKeys{}
 		b.store = b.newStore(b.db.DB, inbox.Config{Payloads: codec})
-		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
+		s := b.newService(invoice, b.patient().Middleware)
 		s.published.FailWith(errBoom)
 		msg := newMessage("x")
 		assert.False(t, s.deliver(again(msg)))
@@ -355,7 +355,7 @@ var outcomeBodies = []testdb.Body{
 				out = append(out, c)
 			}
 			return out, apply(msg.Context(), msg.UUID)
-		}, millrace.Inbox{Store: b.store}.Middleware)
+		}, b.patient().Middleware)
 		s.published.FailWith(errBoom)
 		msg := message.NewMessage("nil", nil)
 		msg.Metadata = nil

@@ -142,7 +142,7 @@ func (b *bed) survives(name string, set func(*inbox.Config, *millrace.Inbox), ru
 	b.within(name, func() { _, err = h(newMessage("good")) })
 	require.NoError(b, err, name)
 	assert.Equal(b, before+1, b.effects(), name)
-	ctx, cancel := context.WithTimeout(b.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(b.Context(), rig.Patience)
 	defer cancel()
 	require.NoError(b, store.Close(ctx), name)
 	assert.Eventually(b, func() bool { return pool.Stats().InUse == 0 }, rig.Patience, time.Millisecond, name)
@@ -234,7 +234,7 @@ func (b *bed) survivesReturning(name string, set func(*returning)) {
 		assert.Empty(b, s.published.Messages(), name)
 	}
 	require.NoError(b, router.Close(), name)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.Context()), rig.Patience)
 	defer cancel()
 	require.NoError(b, r.Store.Close(ctx), name)
 	assert.Eventually(b, func() bool { return pool.Stats().InUse == 0 }, rig.Patience, time.Millisecond, name)

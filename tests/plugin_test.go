@@ -53,7 +53,7 @@ const noPlugin = "inbox: the router of this consumer has no plugin, so its messa
 var pluginBodies = []testdb.Body{
 	{Name: "Retry inside without the plugin", Why: "the message is refused, since nobody would notice its two runs", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.bare(func(r *message.Router) {
-			r.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware, retry)
+			r.AddMiddleware(b.patient().Middleware, retry)
 		})
 		msg := newMessage("x")
 		for range 2 {
@@ -65,7 +65,7 @@ var pluginBodies = []testdb.Body{
 	{Name: "the refusal", Why: "it names the fix, and is paced", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		const n = 3
 		refused := make(chan error, n)
-		s := b.bare(func(r *message.Router) { r.AddMiddleware(tells(refused), millrace.Inbox{Store: b.store}.Middleware) })
+		s := b.bare(func(r *message.Router) { r.AddMiddleware(tells(refused), b.patient().Middleware) })
 		began := time.Now()
 		for range n {
 			require.False(t, s.deliver(newMessage("x")))
@@ -84,7 +84,7 @@ var pluginBodies = []testdb.Body{
 	{Name: "a refused message that is stored first", Why: "it waits and costs no attempt, though it does not know its handler", Run: refusedInDurable(pubsub.StoreFirst)},
 	{Name: "WithoutPlugin", Why: "it lets such a router use the store", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.store = b.newStore(b.db.DB, inbox.Config{WithoutPlugin: true})
-		s := b.bare(func(r *message.Router) { r.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware) })
+		s := b.bare(func(r *message.Router) { r.AddMiddleware(b.patient().Middleware) })
 		msg := newMessage("x")
 		assert.False(t, s.deliver(again(msg)), "the first run fails")
 		assert.True(t, s.deliver(again(msg)))
@@ -92,7 +92,7 @@ var pluginBodies = []testdb.Body{
 	})},
 	{Name: "Store.Run beside a router without the plugin", Why: "it is no guard", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		stop := rig.Work(t, b.store)
-		s := b.bare(func(r *message.Router) { r.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware) })
+		s := b.bare(func(r *message.Router) { r.AddMiddleware(b.patient().Middleware) })
 		assert.False(t, s.deliver(newMessage("x")))
 		assert.False(t, s.deliver(newMessage("x")))
 		assert.Equal(t, 0, b.effects())
@@ -109,8 +109,8 @@ var pluginBodies = []testdb.Body{
 		assert.Equal(t, 1, b.effects())
 	})},
 	{Name: "two routers with one store", Why: "the plugin of one does not vouch for the other, not even for handlers of one name", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		attended := b.newService(effect, millrace.Inbox{Store: b.store}.Middleware)
-		s := b.bare(func(r *message.Router) { r.AddMiddleware(millrace.Inbox{Store: b.store}.Middleware) })
+		attended := b.newService(effect, b.patient().Middleware)
+		s := b.bare(func(r *message.Router) { r.AddMiddleware(b.patient().Middleware) })
 		msg := newMessage("x")
 		for range 2 { // the second run of its handler would succeed
 			assert.False(t, s.deliver(again(msg)))
@@ -158,7 +158,7 @@ var pluginBodies = []testdb.Body{
 							entered <- struct{}{}
 							return next(msg)
 						}
-					}, millrace.Inbox{Store: b.store}.Middleware)
+					}, b.patient().Middleware)
 				})
 				msgs := make([]*message.Message, 6) // the pause of the last is 2.5 seconds at least
 				for i := range msgs {
@@ -176,13 +176,13 @@ var pluginBodies = []testdb.Body{
 		}
 	})},
 	{Name: "a handler that is added while the router runs", Why: "it is attended as well", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		late := b.addedLate(b.newService(effect, millrace.Inbox{Store: b.store}.Middleware))
+		late := b.addedLate(b.newService(effect, b.patient().Middleware))
 		assert.True(t, late.deliver(newMessage("x")))
 		assert.Equal(t, 1, b.effects())
 		assert.Zero(t, b.logged(unguarded))
 	})},
 	{Name: "an inbox that is added while the router runs", Why: "the guard stands outside of it, which is said once", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		late := b.addedLate(b.newService(effect), millrace.Inbox{Store: b.store}.Middleware)
+		late := b.addedLate(b.newService(effect), b.patient().Middleware)
 		assert.True(t, late.deliver(newMessage("x")))
 		assert.True(t, late.deliver(newMessage("x")))
 		assert.Equal(t, 2, b.effects())

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -61,7 +60,7 @@ func TestAPgxpoolBehindThePool(t *testing.T) {
 			return nil, err
 		}
 		return effect(msg)
-	}, on(store), func(i *millrace.Inbox) { i.Timeout = 5 * time.Second })
+	}, on(store), func(i *millrace.Inbox) { i.Timeout = rig.Patience })
 	var all sync.WaitGroup
 	for range messages {
 		all.Go(func() {

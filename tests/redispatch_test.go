@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -20,7 +19,7 @@ func TestRedispatchOfWhatFails(t *testing.T) {
 // leftBehind makes an outcome for each of these topics, the oldest first.
 func (b *bed) leftBehind(topics ...string) {
 	b.Helper()
-	s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
+	s := b.newService(invoice, b.patient().Middleware)
 	s.published.FailWith(errBoom)
 	assert.False(b, s.deliver(newMessage("x")))
 	var template struct {

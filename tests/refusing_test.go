@@ -50,7 +50,10 @@ func TestAServerThatLetsNobodyIn(t *testing.T) {
 			l.pool.SetMaxIdleConns(0) // each transaction logs in
 			b.db.Disconnect()         // a database in use cannot be renamed
 
-			admin.Do(t, fmt.Sprintf(c.begin, l.user, l.database, l.admin))
+			rig.Eventually(b, "nobody uses it any more", func() bool {
+				_, err := admin.ExecContext(t.Context(), fmt.Sprintf(c.begin, l.user, l.database, l.admin))
+				return err == nil
+			})
 			load := newLoad(h, 4)
 			defer load.stop()
 			<-time.After(watched)

@@ -111,14 +111,14 @@ var retentionBodies = []testdb.Body{
 			[]byte(shadowed.UUID))
 		must(t, b.inbox(func(msg *message.Message) ([]*message.Message, error) {
 			if b.db.Dialect != "sqlite" { // where a handler excludes the janitor
-				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), rig.Patience)
 				defer cancel()
 				if _, err := b.store.Purge(ctx); err != nil {
 					return nil, err
 				}
 			}
 			return effect(msg)
-		}, recorded), again(retried))
+		}, recorded, func(i *millrace.Inbox) { i.Timeout = 2 * rig.Patience }), again(retried))
 		b.purge(0)
 		b.nothingOpen()
 		assert.Equal(t, 1, b.effects())
@@ -253,7 +253,7 @@ var retentionBodies = []testdb.Body{
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_claims`))
 	})},
 	{Name: "open rows and unsettled outcomes stay", Why: "the janitor never touches what is not done", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		s := b.newService(invoice, millrace.Inbox{Store: b.store}.Middleware)
+		s := b.newService(invoice, b.patient().Middleware)
 		s.published.FailWith(errBoom)
 		assert.False(t, s.deliver(newMessage("unsettled")))
 		h := b.inbox(effect, on(b.process()))

@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
-	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/middleware/shadow"
 	box "github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -74,7 +73,9 @@ func (b *bed) shadowed(around, within *shadow.Watch) (left traces) {
 	if around != nil {
 		chain = append(chain, around.Middleware)
 	}
-	chain = append(chain, millrace.Inbox{Store: b.store, Outbox: out}.Middleware)
+	i := b.patient()
+	i.Outbox = out
+	chain = append(chain, i.Middleware)
 	if within != nil {
 		chain = append(chain, within.Middleware)
 	}

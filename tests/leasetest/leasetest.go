@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/lease"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 // Open returns the store of one more process: all that one Open returns share their keys.
@@ -69,6 +70,9 @@ func lasting(d time.Duration) func(*millrace.Deduplicate) {
 func wait(d time.Duration) func(*millrace.Deduplicate) {
 	return func(m *millrace.Deduplicate) { m.Wait = d }
 }
+
+// patient waits for a copy for as long as a test waits for anything.
+func patient(m *millrace.Deduplicate) { m.Wait = rig.Patience }
 
 func consumer(name string) func(*millrace.Deduplicate) {
 	return func(m *millrace.Deduplicate) { m.Consumer = name }
@@ -130,6 +134,23 @@ func (g *gate) begin(t *testing.T, h message.HandlerFunc) (done <-chan error) {
 
 // frozen is the store of a process that cannot extend its leases.
 type frozen struct{ lease.Store }
+
+// beating tells of the leases that it extended, as far as extended has room.
+type beating struct {
+	lease.Store
+	extended chan struct{}
+}
+
+func (b *beating) Extend(ctx context.Context, key lease.Key, token int64, d time.Duration) error {
+	err := b.Store.(lease.Extender).Extend(ctx, key, token, d)
+	if err == nil {
+		select {
+		case b.extended <- struct{}{}:
+		default:
+		}
+	}
+	return err
+}
 
 // spy tells when it answered that a key is held.
 type spy struct {
