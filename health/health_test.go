@@ -100,7 +100,7 @@ func TestADriverThatDoesNotHeedItsContext(t *testing.T) {
 		pool := faults.Open(t, db)
 		store := rig.NewStore(t, pool.DB, inbox.Config{})
 		require.NoError(t, store.Migrate(t.Context()))
-		h := handler(t, health.Config{Store: store, Timeout: 100 * time.Millisecond, Interval: time.Nanosecond})
+		h := handler(t, health.Config{Store: store, Timeout: 5 * time.Second, Interval: time.Nanosecond})
 		hangs, looks := make(chan struct{}), atomic.Int32{}
 		pool.Set(faults.Plan{Before: func(context.Context, string) error {
 			looks.Add(1)

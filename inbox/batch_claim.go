@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// batchPatience bounds how long a batch waits for another process that has one of its keys. Then each message
-	// is handled by itself, and only the copies wait longer.
+	// batchPatience bounds how long a batch waits for another process that has one of its keys, unless a fifth of
+	// TwinWait is longer. Then each message is handled by itself, and only the copies wait longer.
 	batchPatience = time.Second
 
 	// batchAnswer is how much longer the server may take to say so.
@@ -29,6 +29,8 @@ const (
 	// batchTries is how often a batch tries to claim its keys before each message is handled by itself.
 	batchTries = 5
 )
+
+func (b *batches) patience() time.Duration { return max(batchPatience, b.consumer.config.TwinWait/5) }
 
 // claim begins a transaction that claims the keys of part. Members whose keys it does not get are told to end
 // alone. It returns nil if all members are to be handled by themselves.
@@ -53,7 +55,7 @@ func (b *batches) claim(part []*member) *batchRun {
 			return nil
 		}
 		s.observeContention(first.delivery, err)
-		if time.Since(began) > batchPatience || database.Pause(part[0].batch.ctx, try) != nil {
+		if time.Since(began) > b.patience() || database.Pause(part[0].batch.ctx, try) != nil {
 			return nil
 		}
 	}
@@ -87,7 +89,7 @@ func (b *batches) claimOnce(pass *outage.Pass, first *claim, part []*member) (r 
 		return nil, nil, err
 	}
 	leave = sync.OnceFunc(leave)
-	span, began := newSpanWith(batch.ctx, part[0].delivery.ctx, c.config.Timeout, batchPatience), time.Now()
+	span, began := newSpanWith(batch.ctx, part[0].delivery.ctx, c.config.Timeout, b.patience()), time.Now()
 	var tx *owned.Tx
 	defer func() {
 		if r != nil {
@@ -237,7 +239,7 @@ func idsOf(members []*member) [][]byte {
 
 // patiently runs a statement that may have to wait for other processes, and returns how many rows it changed.
 func (b *batches) patiently(span *span, tx *sqlx.Tx, statement string, args []any) (int64, error) {
-	patience := batchPatience
+	patience := b.patience()
 	if b.consumer.store.dialect.ClaimChanges {
 		patience += batchAnswer
 	}

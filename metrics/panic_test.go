@@ -72,7 +72,7 @@ func TestADriverThatDoesNotHeedItsContext(t *testing.T) {
 		pool := faults.Open(t, db)
 		b := &bed{T: t, registry: prometheus.NewPedanticRegistry()}
 		var err error
-		b.builder, err = metrics.NewBuilder(b.registry, metrics.Config{Interval: time.Nanosecond, Timeout: 100 * time.Millisecond})
+		b.builder, err = metrics.NewBuilder(b.registry, metrics.Config{Interval: time.Nanosecond, Timeout: 5 * time.Second})
 		require.NoError(t, err)
 		b.store = rig.NewStore(t, pool.DB, inbox.Config{})
 		require.NoError(t, b.store.Migrate(t.Context()))

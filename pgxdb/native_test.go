@@ -46,7 +46,7 @@ func numbers(t *testing.T, db *testdb.DB) (all []int) {
 // in runs work in the transaction of a handler, and returns what the handler's message came to.
 func in(t *testing.T, pool *sqlx.DB, work func(ctx context.Context, tx pgx.Tx) error) error {
 	t.Helper()
-	_, err := handler(t, pool, inbox.ConsumerConfig{Timeout: 5 * time.Second}, func(msg *message.Message) error {
+	_, err := handler(t, pool, inbox.ConsumerConfig{Timeout: time.Minute}, func(msg *message.Message) error {
 		tx, err := pgxdb.Tx(msg.Context())
 		if err != nil {
 			return err

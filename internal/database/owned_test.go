@@ -56,7 +56,7 @@ func within(t *testing.T, what string, f func()) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(rig.Patience):
 		require.FailNow(t, what+" hangs")
 	}
 }

@@ -102,8 +102,9 @@ func latest[T any](t *testing.T, gather func() (T, error)) func() (T, error) {
 // resolves once its cause is mended.
 type times struct{ begins, ends time.Duration }
 
-// factors shorten the rules: the durations of one unit keep their ratios.
-var factors = map[string]time.Duration{"s": time.Second / 360, "m": time.Minute / 120, "h": time.Hour / 900}
+// factors shorten the rules: the durations of one unit keep their ratios. Seconds are ages of what waits, which a busy
+// machine must not reach by itself.
+var factors = map[string]time.Duration{"s": time.Second / 120, "m": time.Minute / 120, "h": time.Hour / 900}
 
 var (
 	numbers = regexp.MustCompile(`\b\d[\w.]*`)
@@ -156,6 +157,9 @@ func shorten(t *testing.T, expr string, x *times) string {
 		}
 		require.True(t, strings.Contains(expr, "_seconds"), "%s: what is %s?", expr, n)
 		d := quick(t, n+"s")
+		if hours := int(value) / 3600; hours > 0 {
+			d = quick(t, strconv.Itoa(hours)+"h")
+		}
 		x.begins = max(x.begins, d)
 		return strconv.FormatFloat(d.Seconds(), 'f', -1, 64)
 	})

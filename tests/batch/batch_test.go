@@ -183,6 +183,7 @@ var gathering = []testdb.Body{
 		const n = 500
 		var seen sizes
 		batch := millrace.Batch{Inbox: millrace.Inbox{Store: b.store}}
+		batch.Inbox.TwinWait = rig.Patience
 		router := rig.NewRouter(t)
 		feed := rig.NewFeed()
 		router.AddPlugin(batch.Plugin())

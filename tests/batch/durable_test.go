@@ -68,6 +68,7 @@ var durable = []testdb.Body{
 	{Name: "behind a router's subscriber decorator", Why: "what is stored and what is not meet in one batch", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		seen, feed, router, msgs := &sizes{}, rig.NewFeed(), rig.NewRouter(b), newMessages(2)
 		batch := millrace.Batch{Inbox: millrace.Inbox{Store: b.store, Consumer: "billing"}, Max: len(msgs), Linger: rig.Patience}
+		batch.Inbox.TwinWait, batch.Inbox.Timeout = rig.Patience, rig.Patience
 		router.AddPlugin(batch.Plugin())
 		router.AddSubscriberDecorators(pubsub.Durable{
 			Store: b.store, Consumer: "billing", Redelivered: func(msg *message.Message) bool { return msg.UUID == msgs[1].UUID },
@@ -101,6 +102,7 @@ func (b *bed) newQueue(n int, change ...func(*millrace.Batch)) *queue {
 	}.Decorate(q.feed)
 	require.NoError(b, err)
 	batch := millrace.Batch{Inbox: millrace.Inbox{Store: b.store}, Max: n, Linger: rig.Patience}
+	batch.Inbox.TwinWait, batch.Inbox.Timeout = rig.Patience, rig.Patience
 	for _, c := range change {
 		c(&batch)
 	}

@@ -87,11 +87,13 @@ func shuffled(msgs []*message.Message) []*message.Message {
 
 func ordered(b *millrace.Batch) {
 	b.Gate = &millrace.VersionGate{OnGap: inbox.GapFail, GapFor: time.Hour}
-	b.Inbox.TwinWait = time.Second
 }
 
-// soon is ordered for messages that may not fill a batch.
-func soon(b *millrace.Batch) { ordered(b); b.Linger = 20 * time.Millisecond }
+// soon is ordered for messages that may not fill a batch, and that are delivered until they are handled.
+func soon(b *millrace.Batch) {
+	ordered(b)
+	b.Linger, b.Inbox.TwinWait = 20*time.Millisecond, time.Second
+}
 
 // untilAll delivers msgs until each is acked.
 func (b *bed) untilAll(h message.HandlerFunc, msgs []*message.Message) {
@@ -133,7 +135,9 @@ var gateBodies = []testdb.Body{
 			}), firstSeen)
 			b.untilAll(h, b.versions("ada", 4, 6))
 			assert.Equal(t, 3, b.effects(), "none was parked")
-			b.must(b.batch(3, seen.of(apply), firstSeen, func(b *millrace.Batch) { b.Linger = rig.Patience }), b.versions("bob", 7, 9))
+			b.must(b.batch(3, seen.of(apply), firstSeen, func(b *millrace.Batch) {
+				b.Linger, b.Inbox.TwinWait = rig.Patience, rig.Patience
+			}), b.versions("bob", 7, 9))
 			all := seen.seen()
 			assert.Equal(t, 3, all[len(all)-1], "in one batch")
 		})},

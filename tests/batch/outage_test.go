@@ -34,7 +34,7 @@ func TestOutageAtTheClaimsOfABatch(t *testing.T) {
 				b.Inbox.Timeout, b.Inbox.TwinWait = 6*time.Second, 100*time.Millisecond
 			})
 			before, during := newMessages(3), newMessages(3)
-			b.must(h, before)
+			b.untilAll(h, before)
 
 			pool.Set(faults.Plan{Before: faults.At("INTO millrace_claims", func() error { wire.Freeze(); return nil })})
 			for _, err := range b.errs(start(h, during)) {

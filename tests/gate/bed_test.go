@@ -85,9 +85,10 @@ func apply(msg *message.Message) error {
 
 func handler(msg *message.Message) ([]*message.Message, error) { return nil, apply(msg) }
 
-// gated wraps a handler as a router would.
+// gated wraps a handler as a router would. It waits for other processes as long as the test does.
 func (b *bed) gated(store *inbox.Store, gate millrace.VersionGate, h message.HandlerFunc) message.HandlerFunc {
-	return millrace.Inbox{Store: store, Consumer: consumer}.Middleware(gate.Middleware(h))
+	patient := millrace.Inbox{Store: store, Consumer: consumer, Timeout: 2 * rig.Patience, Options: inbox.Options{TwinWait: rig.Patience}}
+	return patient.Middleware(gate.Middleware(h))
 }
 
 // queued says that somebody delivers what the store holds, though nobody does.

@@ -60,16 +60,20 @@ func (b *bed) early(h message.HandlerFunc, l *waitLog, aggregate string) (ends [
 	return ends
 }
 
-// waitLog counts the messages that began to wait in memory.
+// waitLog counts the messages that began to wait in memory, and calls then, if it is set, for each.
 type waitLog struct {
 	watermill.NopLogger
 
 	begun atomic.Int64
+	then  func()
 }
 
 func (l *waitLog) Debug(text string, _ watermill.LogFields) {
 	if strings.HasPrefix(text, "inbox: a message waits in memory") {
 		l.begun.Add(1)
+		if l.then != nil {
+			l.then()
+		}
 	}
 }
 
@@ -188,15 +192,18 @@ func TestAWaitBehindAFailure(t *testing.T) {
 func TestAWaitThatIsEnded(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, testdb.With(newBed, func(t *testing.T, b *bed) {
-		b.queued(b.store)
-		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail}, handler)
-		b.crowd(h)
-		ctx, cancel := context.WithCancel(t.Context())
-		msg := change("a", 2)
-		msg.SetContext(ctx)
-		end := rig.Handle(h, msg)
-		cancel()
-		require.ErrorIs(t, rig.Within(t, end, "the wait ends"), context.Canceled)
+		store, l := b.talks(b.db.DB)
+		h := b.gated(store, millrace.VersionGate{OnGap: inbox.GapFail}, handler)
+		rig.Eventually(t, "a message waits in memory", func() bool {
+			b.crowd(h)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			l.then = cancel
+			msg := change("a", 2)
+			msg.SetContext(ctx)
+			err := rig.Within(t, rig.Handle(h, msg), "the wait ends")
+			return l.begun.Load() > 0 && assert.ErrorIs(t, err, context.Canceled)
+		})
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_messages`))
 	}))
 }

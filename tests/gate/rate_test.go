@@ -70,12 +70,16 @@ type standingGap struct {
 
 	mu   sync.Mutex
 	came map[string][]time.Time // deliveries of each message that waits
+
+	// stalls are when this process did not run, and could pace nothing, with a while after each.
+	stalls [][2]time.Time
 }
 
 func (g *standingGap) run(
 	pub message.Publisher, sub message.Subscriber, gate millrace.VersionGate, durable bool, standing int,
 ) {
 	g.pub, g.came = pub, map[string][]time.Time{}
+	go g.watch()
 	if durable {
 		var err error
 		sub, err = pubsub.Durable{Store: g.store, Consumer: consumer}.Decorate(sub)
@@ -102,6 +106,30 @@ func (g *standingGap) run(
 	}
 }
 
+// watch notes the stalls.
+func (g *standingGap) watch() {
+	const long = 500 * time.Millisecond
+	tick := time.NewTicker(long / 10)
+	defer tick.Stop()
+	for last := time.Now(); g.Context().Err() == nil; {
+		<-tick.C
+		now := time.Now()
+		if now.Sub(last) > long {
+			g.mu.Lock()
+			g.stalls = append(g.stalls, [2]time.Time{last, now.Add(long)})
+			g.mu.Unlock()
+		}
+		last = now
+	}
+}
+
+// stalled reports whether the process did not run in the second from a time on.
+func (g *standingGap) stalled(from time.Time) bool {
+	return slices.ContainsFunc(g.stalls, func(stall [2]time.Time) bool {
+		return from.Before(stall[1]) && from.Add(time.Second).After(stall[0])
+	})
+}
+
 // count keeps the flow of other aggregates going, and notes when those that wait come.
 func (g *standingGap) count(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
@@ -122,7 +150,7 @@ func (g *standingGap) count(next message.HandlerFunc) message.HandlerFunc {
 // next publishes one more message of another aggregate.
 func (g *standingGap) next() { _ = g.pub.Publish(g.topic, change(watermill.NewShortUUID(), 1)) }
 
-// busiest returns the most redeliveries in any second, and all.
+// busiest returns the most redeliveries in any second without a stall, and all.
 func (g *standingGap) busiest() (most, all int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -132,6 +160,9 @@ func (g *standingGap) busiest() (most, all int) {
 	}
 	slices.SortFunc(again, time.Time.Compare)
 	for i, from := range again {
+		if g.stalled(from) {
+			continue
+		}
 		n := 0
 		for _, at := range again[i:] {
 			if at.Sub(from) < time.Second {

@@ -92,7 +92,7 @@ func (s share) router(store *inbox.Store, start <-chan struct{}, say func(proces
 	}
 	sub, err := pubsub.Durable{
 		Store: store, Consumer: consumer, Prefetch: s.Width, Lease: s.Lease,
-		MinBackoff: 10 * time.Millisecond, Poll: 100 * time.Millisecond,
+		MinBackoff: 10 * time.Millisecond, Poll: 100 * time.Millisecond, MaxAttempts: 1000, // a lease that lapses counts
 	}.Decorate(&list{
 		messages: s.stream(), width: s.Width, start: start, drained: func() { say(process.Event{Kind: drained}) },
 	})
@@ -109,7 +109,8 @@ func (s share) router(store *inbox.Store, start <-chan struct{}, say func(proces
 		}
 	}
 	router.AddPlugin(store.Plugin())
-	router.AddMiddleware(tellErrors, millrace.Inbox{Store: store}.Middleware, millrace.VersionGate{}.Middleware)
+	patient := millrace.Inbox{Store: store, Options: inbox.Options{TwinWait: rig.Patience}}
+	router.AddMiddleware(tellErrors, patient.Middleware, millrace.VersionGate{}.Middleware)
 	router.AddConsumerHandler(consumer, "changes", sub, func(msg *message.Message) error {
 		err := apply(msg)
 		if err == nil && s.FailOneIn > 0 && rand.IntN(s.FailOneIn) == 0 {

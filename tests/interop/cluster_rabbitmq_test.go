@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/servers"
 )
 
@@ -59,7 +60,7 @@ func TestClusterRabbitMQPublishesWhileTheLeaderIsCutOff(t *testing.T) {
 		})
 	}
 	first.Wait()
-	require.EventuallyWithT(t, func(c *assert.CollectT) { assert.NoError(c, publish()) }, 45*time.Second, time.Second)
+	require.EventuallyWithT(t, func(c *assert.CollectT) { assert.NoError(c, publish()) }, rig.Patience, time.Second)
 	t.Logf("published after %v", time.Since(began))
 }
 

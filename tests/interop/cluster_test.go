@@ -136,7 +136,7 @@ func (s *stream) reconcile(n int) {
 // awaitTopic declares what a topic needs, as soon as the cluster lets it.
 func awaitTopic(t *testing.T, declare func() error) {
 	t.Helper()
-	require.EventuallyWithT(t, func(c *assert.CollectT) { assert.NoError(c, declare()) }, time.Minute, 500*time.Millisecond)
+	require.EventuallyWithT(t, func(c *assert.CollectT) { assert.NoError(c, declare()) }, rig.Patience, 500*time.Millisecond)
 }
 
 // relayUntilTheEnd runs a relay until t ends.

@@ -111,7 +111,7 @@ func TestKafkaStaticMembership(t *testing.T) {
 			g := newGroup(t)
 			g.config = func(name string, c *sarama.Config) {
 				if static {
-					c.Consumer.Group.InstanceId = name
+					c.Consumer.Group.InstanceId, c.Consumer.Group.Session.Timeout = name, time.Minute // within which it is back
 				}
 			}
 			first, second := g.join("first"), g.join("second")

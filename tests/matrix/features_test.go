@@ -33,7 +33,7 @@ var features = []feature{
 	{"StoreOnFailure", "mode", func(s *service) { s.queue().Mode = pubsub.StoreOnFailure }},
 
 	{"gate that fails", "gate", func(s *service) {
-		s.gate = &millrace.VersionGate{OnGap: inbox.GapFail, GapFor: time.Second}
+		s.gate = &millrace.VersionGate{OnGap: inbox.GapFail, GapFor: time.Minute}
 		s.inFlight = many
 	}},
 	{"gate that holds", "gate", func(s *service) {
@@ -123,10 +123,7 @@ func (s *service) queue() *pubsub.Durable {
 	return s.durable
 }
 
-const (
-	timeout = 1500 * time.Millisecond
-	lease   = 2 * time.Second
-)
+const lease = 2 * time.Second
 
 // sealed encrypts what is stored.
 var sealed = func() payload.Codec {

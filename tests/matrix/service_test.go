@@ -63,7 +63,6 @@ type service struct {
 // with returns a service with these features.
 func with(dir string, all ...feature) *service {
 	s := &service{letters: common[:len(common):len(common)], inFlight: 1, dir: dir}
-	s.inbox.Timeout = timeout
 	for _, f := range all {
 		f.use(s)
 	}

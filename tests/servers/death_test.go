@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -52,7 +53,7 @@ func TestServersDieWithTheTestBinary(t *testing.T) {
 			require.NoError(t, child.Process.Kill())
 			require.Error(t, child.Wait())
 			require.Eventually(t, func() bool { return !answering(addr) },
-				10*time.Second, 10*time.Millisecond, "%s outlived the test binary", name)
+				rig.Patience, 10*time.Millisecond, "%s outlived the test binary", name)
 			left := filepath.Join(cmp.Or(os.Getenv("GOTMPDIR"), os.TempDir()), fmt.Sprintf("millrace-servers-%d-*", child.Process.Pid))
 			servers.Sweep()
 			found, err := filepath.Glob(left)

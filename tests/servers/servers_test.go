@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -163,7 +164,7 @@ func ping(t *testing.T, db *testdb.DB) error {
 func reconnect(t *testing.T, db *testdb.DB) {
 	t.Helper()
 	require.Eventually(t, func() bool { return ping(t, db) == nil },
-		10*time.Second, 10*time.Millisecond)
+		rig.Patience, 10*time.Millisecond)
 }
 
 func value(t *testing.T, db *testdb.DB, query string) (v string) {

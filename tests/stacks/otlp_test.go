@@ -22,6 +22,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/metrics"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -59,7 +60,7 @@ func TestMetricsByOTLP(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.URL)
 
 	registry := prometheus.NewRegistry()
-	m, err := metrics.NewBuilder(registry, metrics.Config{})
+	m, err := metrics.NewBuilder(registry, metrics.Config{Timeout: rig.Patience})
 	require.NoError(t, err)
 	store, err := inbox.NewStore(testdb.On(t, "sqlite").DB, inbox.Config{Observers: []inbox.Observer{m.Inbox()}})
 	require.NoError(t, err)

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
@@ -111,7 +110,7 @@ func scenarioOf(stack func(p *inboxtest.Process) error) inboxtest.Scenario {
 				return err
 			}
 			p.OnClose(store.Close)
-			millrace.Inbox{Store: store, Timeout: time.Second}.AddTo(p.Router)
+			millrace.Inbox{Store: store}.AddTo(p.Router)
 			return stack(p)
 		},
 		Inputs: inboxtest.To("orders", placedOrder("m1", order{"o1", 10}), placedOrder("m2", order{"o2", 5})),
@@ -121,6 +120,5 @@ func scenarioOf(stack func(p *inboxtest.Process) error) inboxtest.Scenario {
 			return l, err
 		},
 		Want: ledger{Orders: 2, Balance: 15},
-		Slow: 2 * time.Second,
 	}
 }

@@ -54,6 +54,9 @@ type Trial struct {
 	// Wait is how long a statement that has to wait for another transaction is watched. Defaults to 500 ms.
 	Wait time.Duration
 
+	// Patience is for what happens at once on a server that is fit, and has time for other work. Defaults to 15 s.
+	Patience time.Duration
+
 	// Prepared, unless it is nil, is called when the tables are there.
 	Prepared func(ctx context.Context, prefix string) error
 
@@ -63,10 +66,8 @@ type Trial struct {
 	tokens int64
 }
 
-const (
-	patience = 5 * time.Second  // for what happens at once on a server that is fit
-	longest  = 20 * time.Second // for one feature
-)
+// longest bounds the try of one feature.
+const longest = 2 * time.Minute
 
 // try finds out about a feature. Its run returns what the server does wrong, or an error if it cannot tell.
 type try struct {
@@ -92,6 +93,9 @@ func (t *Trial) Run(ctx context.Context) (features []Feature, err error) {
 	t.sql = t.nodes[0].Dialect
 	if t.Wait == 0 {
 		t.Wait = 500 * time.Millisecond
+	}
+	if t.Patience == 0 {
+		t.Patience = 15 * time.Second
 	}
 	defer func() {
 		rest, cancel := context.WithTimeout(context.WithoutCancel(ctx), longest)

@@ -80,7 +80,7 @@ func (t *Trial) meet(
 	if p.late {
 		return "", p, nil
 	}
-	late := time.After(patience)
+	late := time.After(t.Patience)
 	for range 10 {
 		select {
 		case r := <-second:
@@ -91,7 +91,7 @@ func (t *Trial) meet(
 			err = r.err
 			go attempt()
 		case <-late:
-			return fmt.Sprintf("the second transaction still waits %v after the end of the first", patience), p, nil
+			return fmt.Sprintf("the second transaction still waits %v after the end of the first", t.Patience), p, nil
 		}
 	}
 	return fmt.Sprintf("the second transaction fails again and again: %v", err), p, nil
@@ -209,7 +209,7 @@ func rereads(ctx context.Context, t *Trial) (string, error) {
 	if _, err := t.in(ctx, 1, t.claim(3, "later")); err != nil {
 		return "", err
 	}
-	for began := time.Now(); time.Since(began) < patience/2; { // another node may be late
+	for began := time.Now(); time.Since(began) < t.Patience/2; { // another node may be late
 		if n, err := read(); err != nil || n == 1 {
 			return "", err
 		}
@@ -245,7 +245,7 @@ func skipsLocked(ctx context.Context, t *Trial) (string, error) {
 	if rows, err := lock(ctx, first.Tx, []byte("locked")); err != nil || len(rows) != 1 {
 		return fmt.Sprintf("%d rows are found where one is free", len(rows)), err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience/2)
+	ctx, cancel := context.WithTimeout(ctx, t.Patience/2)
 	defer cancel()
 	second, err := t.node(0).Begin(ctx) // on the same node: locks of rows are often known to one alone
 	if err != nil {

@@ -206,7 +206,7 @@ func notices(ctx context.Context, t *Trial) (string, error) {
 			found = err.Error()
 			return nil
 		}
-		ctx, cancel := context.WithTimeout(ctx, patience/2)
+		ctx, cancel := context.WithTimeout(ctx, t.Patience/3)
 		defer cancel()
 		for { // a pooler may pass on one that another try has left
 			notice, err := conn.WaitForNotification(ctx)

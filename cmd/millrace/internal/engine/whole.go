@@ -27,7 +27,7 @@ func (t *Trial) handled(ctx context.Context, uuid string, h message.NoPublishHan
 	msg := message.NewMessage(uuid, []byte(uuid))
 	msg.SetContext(ctx)
 	//nolint:contextcheck // the message has it
-	_, err = middleware.Inbox{Store: store, Consumer: "try", Timeout: patience}.Middleware(
+	_, err = middleware.Inbox{Store: store, Consumer: "try", Timeout: t.Patience}.Middleware(
 		func(msg *message.Message) ([]*message.Message, error) { return nil, h(msg) })(msg)
 	return errors.Join(err, store.Close(ctx))
 }
@@ -181,8 +181,8 @@ func outboxWorks(ctx context.Context, t *Trial) (string, error) {
 	case err := <-ended:
 		cancel()
 		return fmt.Sprintf("the relay stops: %v", err), nil
-	case <-time.After(2 * patience):
-		found = fmt.Sprintf("the relay has not sent what was stored after %v", 2*patience)
+	case <-time.After(2 * t.Patience):
+		found = fmt.Sprintf("the relay has not sent what was stored after %v", 2*t.Patience)
 	}
 	cancel()
 	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) && found == "" {
@@ -213,13 +213,13 @@ func queueWorks(ctx context.Context, t *Trial) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: patience}, watermill.NopLogger{}) //nolint:contextcheck // Run gets one
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: t.Patience}, watermill.NopLogger{}) //nolint:contextcheck // Run gets one
 	if err != nil {
 		return "", err
 	}
 	done := make(chan struct{})
 	router.AddPlugin(store.Plugin()) //nolint:contextcheck // Run gets one
-	router.AddMiddleware(middleware.Inbox{Store: store, Consumer: "queue", Timeout: patience}.Middleware)
+	router.AddMiddleware(middleware.Inbox{Store: store, Consumer: "queue", Timeout: t.Patience}.Middleware)
 	router.AddConsumerHandler("queue", "tried", sub, func(msg *message.Message) error { //nolint:contextcheck // the message has it
 		if inbox.Attempt(msg.Context()) == 1 {
 			return errors.New("the first attempt fails")
@@ -239,8 +239,8 @@ func queueWorks(ctx context.Context, t *Trial) (string, error) {
 		}
 		select {
 		case <-done:
-		case <-time.After(2 * patience):
-			found = fmt.Sprintf("a message that failed once is not tried again within %v", 2*patience)
+		case <-time.After(2 * t.Patience):
+			found = fmt.Sprintf("a message that failed once is not tried again within %v", 2*t.Patience)
 		}
 	case err := <-ended:
 		return fmt.Sprintf("the queue does not start: %v", err), nil
