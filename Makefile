@@ -40,8 +40,8 @@ up: ## bring up the services of the tests and print where they are
 # time. Nor are the words that sync.Mutex is made of, at which SQLite spends a third: what a
 # mutex guards is watched as before, as it tells the detector itself. Without GORACE each test binary waits for a second at its end, and with GOGC it
 # collects garbage less often. Linking takes a third of the time without debug information,
-# and make lint vets. The tag multiplies the patience of Watermill's suite of tests.
-race = GORACE=atexit_sleep_ms=0 GOGC=400 go test -race -gcflags='modernc.org/...=-race=false' -gcflags='internal/sync=-race=false' -tags=stress -ldflags='-s -w' -vet=off -shuffle=on
+# and make lint vets.
+race = GORACE=atexit_sleep_ms=0 GOGC=400 go test -race -gcflags='modernc.org/...=-race=false' -gcflags='internal/sync=-race=false' -ldflags='-s -w' -vet=off -shuffle=on
 
 .PHONY: build
 build: ## build the command into bin/millrace

@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
 
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
+	_ "github.com/millrace-go/millrace/tests/suite" // waits
 )
 
 // Watermill's own suite: as queues, and as events with groups of consumers.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-go/millrace/pubsub/watermillsql"
 	"github.com/millrace-go/millrace/tests/servers"
+	_ "github.com/millrace-go/millrace/tests/suite" // waits
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 

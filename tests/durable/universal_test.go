@@ -3,7 +3,6 @@ package durable_test
 import (
 	"testing"
 	"time"
-	_ "unsafe" // for go:linkname
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
@@ -13,19 +12,14 @@ import (
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/pubsub/watermillsql"
 	"github.com/millrace-go/millrace/tests/rig"
+	_ "github.com/millrace-go/millrace/tests/suite" // waits
 	"github.com/millrace-go/millrace/tests/testdb"
 )
-
-// suiteTimeout is for how long the suite waits. It has no setting but a build tag.
-//
-//go:linkname suiteTimeout github.com/ThreeDotsLabs/watermill/pubsub/tests.defaultTimeout
-var suiteTimeout time.Duration
 
 // TestUniversalSuite runs Watermill's own suite for pub/subs on a durable subscriber, in
 // both modes, over topics that are tables of watermill-sql on MariaDB.
 func TestUniversalSuite(t *testing.T) {
 	testdb.Turn(t, 3, seconds)
-	suiteTimeout = rig.Patience
 	suite := func(t *testing.T, db, upstream *testdb.DB, mode pubsub.Mode) {
 		store := rig.NewStore(t, db.DB, inbox.Config{})
 		require.NoError(t, store.Migrate(t.Context()))

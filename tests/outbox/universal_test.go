@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub/watermillsql"
 	"github.com/millrace-go/millrace/tests/rig"
+	_ "github.com/millrace-go/millrace/tests/suite" // waits
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
