@@ -24,7 +24,7 @@ type subscription struct {
 	out      chan *message.Message
 	inFlight chan struct{} // holds one entry per message in flight
 	held     atomic.Int64  // messages that came, and nobody has received yet
-	refused  atomic.Int64  // when the marshaler last refused one, in Unix milliseconds
+	refused  atomic.Int64  // when the marshaler refused one, in Unix milliseconds, and nobody has received one since
 	retired  sync.WaitGroup
 	givenUp  chan struct{} // closed when the subscription stops waiting for messages in flight
 }
@@ -103,7 +103,8 @@ func (s *subscription) left() (left int, err error) {
 		return 0, errorf("open a channel: %w", err)
 	}
 	defer ch.Close() //nolint:errcheck // what RabbitMQ has answered is known
-	for range 2 {    // what was on its way at the first answer comes before the second
+	// What was on its way at the first answer comes before the second.
+	for range 2 {
 		q, err := ch.QueueDeclarePassive(s.queue, true, false, false, false, nil)
 		if err != nil {
 			return 0, errorf("ask for the messages of queue %q: %w", s.queue, err)
@@ -223,6 +224,7 @@ func (s *subscription) handle(ctx context.Context, c *consumer, d amqp091.Delive
 	case s.out <- msg:
 		received = true
 		s.held.Add(-1)
+		s.refused.Store(0)
 	case <-ctx.Done():
 		s.told(c.giveBack(d), msg)
 		return

@@ -3,6 +3,8 @@ package replay_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"net/url"
 	"os"
 	"sync"
@@ -141,15 +143,15 @@ func TestDrainOfALostConnection(t *testing.T) {
 	assert.Equal(t, n, b.count(`SELECT COUNT(DISTINCT uuid) FROM millrace_outbox`))
 }
 
-// refusing is a marshaler that cannot read a message.
+// refusing is a marshaler that cannot read a message, for the first n times.
 type refusing struct {
 	rabbitmq.Marshaler
-	reads *atomic.Bool
+	n *atomic.Int64
 }
 
 // Unmarshal implements amqp.Marshaler.
 func (r refusing) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
-	if !r.reads.Load() {
+	if r.n.Add(-1) >= 0 {
 		return nil, errors.New("no message")
 	}
 	return r.Marshaler.Unmarshal(d)
@@ -160,8 +162,9 @@ func TestDrainOfAnUnreadableLetter(t *testing.T) {
 	t.Parallel()
 	broker, _, queue := letters(t, 1)
 	b := newBed(t, testdb.On(t, "sqlite"))
-	var reads atomic.Bool
-	broker.Marshaler = refusing{reads: &reads}
+	var n atomic.Int64
+	n.Store(math.MaxInt64)
+	broker.Marshaler = refusing{n: &n}
 	from, err := rabbitmq.NewSubscriber(broker, rabbitmq.SubscriberConfig{Logger: watermill.NopLogger{}})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, from.Close()) })
@@ -169,11 +172,25 @@ func TestDrainOfAnUnreadableLetter(t *testing.T) {
 	require.ErrorContains(t, err, "has 1 messages")
 	require.ErrorContains(t, err, "can they not be read?")
 	assert.Equal(t, replay.Running, status.State)
-	reads.Store(true)
+	n.Store(0)
 	status, err = b.replayer().Drain(t.Context(), b.dead(from, queue, 10*time.Second))
 	require.NoError(t, err)
 	assert.Equal(t, replay.Done, status.State)
 	assert.Equal(t, 1, status.Sent)
+
+	publisher, err := rabbitmq.NewPublisher(broker, rabbitmq.PublisherConfig{})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, publisher.Close()) })
+	tries := 0
+	rig.Eventually(t, "one that was read at the second attempt is gone", func() bool { // a slow broker is asked too early
+		tries++
+		require.NoError(t, publisher.Publish(queue, order(tries)))
+		n.Store(1)
+		dead := b.dead(from, queue, 800*time.Millisecond) // the marshaler's second attempt comes after a second
+		dead.Name = fmt.Sprint("dead ", tries)
+		status, err = b.replayer().Drain(t.Context(), dead)
+		return err == nil && status.Sent > 0
+	})
 }
 
 // TestDrainTakesWhatCameMeanwhile: a letter comes while the subscriber says that there is none.
