@@ -166,7 +166,7 @@ examples: ## build and run each example and check what it prints
 
 .PHONY: demo
 demo: ## run the quickstart
-	@cd _examples/quickstart && go run .
+	@tests/certificates.sh; cd _examples/quickstart && go run .
 
 .PHONY: ui-demo
 ui-demo: ## run the dashboard on SQLite with generated traffic, at 127.0.0.1:8642

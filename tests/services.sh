@@ -78,6 +78,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 main() {
+  tests/certificates.sh
   build_ping
   if lacking_programs; then install_programs; fi
   if [[ ${MILLRACE_TEST_CLUSTER:-} == 1 ]] && debian_root; then apt_install galera-4 rsync lsof iproute2; fi
