@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -123,16 +124,19 @@ func (b *bed) goesOn(name string, set func(*inbox.Config)) {
 	} else {
 		config.Redispatch = published
 	}
+	var purged atomic.Bool
+	config.Observers = append(config.Observers, inbox.On(func(context.Context, inbox.Event) { purged.Store(true) }, inbox.KindPurged))
 	store := rig.NewStore(b, pool.DB, config)
-	// what is to be purged of two consumers, of which the first is bad
-	for _, consumer := range []string{bad + ", " + name, name} {
+	// what is to be purged of two consumers, of which the first is bad, by name and by age
+	other := "good, " + name
+	for _, consumer := range []string{bad + ", " + name, other} {
 		h := millrace.Inbox{Store: store, Consumer: consumer, Options: inbox.Options{Retention: inbox.MinRetention}}.Middleware(effect)
 		msg := newMessage("x")
 		must(b, h, msg)
 	}
 	b.exec(`UPDATE millrace_claims SET processed_at = 1`)
 	claims := func() int {
-		return b.count(`SELECT COUNT(*) FROM millrace_claims c JOIN millrace_consumers n ON n.id = c.consumer WHERE n.name = ?`, []byte(name))
+		return b.count(`SELECT COUNT(*) FROM millrace_claims c JOIN millrace_consumers n ON n.id = c.consumer WHERE n.name = ?`, []byte(other))
 	}
 	// what is to be published of two handlers, of which the first's is bad
 	router := rig.NewRouter(b)
@@ -159,6 +163,7 @@ func (b *bed) goesOn(name string, set func(*inbox.Config)) {
 		return slices.ContainsFunc(published.Messages(), func(msg *message.Message) bool { return string(msg.Payload) == "good" })
 	}
 	assert.Eventually(b, func() bool { return claims() == 0 }, rig.Patience, time.Millisecond, "%s: the claims of the other consumer are purged", name)
+	assert.Eventually(b, purged.Load, rig.Patience, time.Millisecond, "%s: a purge comes to its end", name)
 	assert.Eventually(b, sent, rig.Patience, time.Millisecond, "%s: what the other handler produced is sent", name)
 	counted := func() bool { return store.Panics() > 0 || strings.Contains(name, "nil pointer") }
 	assert.Eventually(b, counted, rig.Patience, time.Millisecond, "%s: it is counted", name)

@@ -124,7 +124,7 @@ func (m mutant) apply(source string) (string, error) {
 }
 
 // patience is how long a broken Millrace may keep a test waiting, which is red as well.
-const patience = 5 * time.Minute
+const patience = 10 * time.Minute
 
 // try runs the tests that must go red, with the file replaced for the compiler alone.
 func (m mutant) try() (red bool, output string, err error) {

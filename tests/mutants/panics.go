@@ -19,7 +19,7 @@ var panics = []mutant{
 	},
 	{
 		name: "panic: of the methods of an error", file: "inbox/queue_outside.go",
-		by:  guard{"./tests/durable", "TestFunctionsThatPanic/^parked_panics_in_a_queue$/sqlite"},
+		by:  guard{"./tests/durable", "TestFunctionsThatPanic/^Classify_returns_a_nil_pointer_panics_in_a_queue$/sqlite"},
 		old: "\task(err)\n\treturn err\n", new: "\treturn err\n",
 	},
 	{
