@@ -101,7 +101,7 @@ stress: ## run every test 20 times, with all its rounds and what takes minutes
 
 .PHONY: exhaust
 exhaust: ## play every service with every fault at every point, and thousands of random faults
-	@$(services); MILLRACE_TEST_LONG=1 go test -count=1 -timeout 60m ./tests/exhaust
+	@$(services); MILLRACE_TEST_LONG=1 go test -count=1 -timeout 3h ./tests/exhaust
 	@$(services); MILLRACE_TEST_LONG=1 go test -count=1 -timeout 60m -run TestEveryFault ./tests/policy
 
 .PHONY: replay
