@@ -55,8 +55,8 @@ func (h *Handler) discardGroup(v *visit) (answer, error) {
 	})
 }
 
-// work works through messages until they are done or its time is up. Then it answers with a page
-// that shows the progress and has the form that continues.
+// work works through messages until they are done or its time is up, that of the request included.
+// Then it answers with a page that shows the progress and has the form that continues.
 func (h *Handler) work(v *visit, b bulk, all forAll) (answer, error) {
 	if err := b.read(v); err != nil {
 		return answer{}, err
@@ -85,10 +85,11 @@ func (h *Handler) work(v *visit, b bulk, all forAll) (answer, error) {
 	} else if err == nil && b.Left != "" {
 		err = errors.New(b.Left)
 	}
-	switch over := ctx.Err() != nil && v.r.Context().Err() == nil; {
+	out := v.r.Context().Err()
+	switch over := ctx.Err() != nil && (out == nil || n > 0 && errors.Is(out, context.DeadlineExceeded)); {
 	case err == nil:
 		return after("failures", b.Verb+"-all", "n", strconv.FormatInt(b.Done, 10)), nil
-	case over && errors.Is(err, context.Canceled):
+	case over && errors.Is(err, ctx.Err()):
 		p := page{"bulk.html", "failures", "In progress", func(*visit) (any, error) { return b, nil }}
 		return answer{page: &p}, nil
 	case b.Done > 0:

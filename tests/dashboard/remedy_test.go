@@ -192,6 +192,25 @@ var remedyBodies = []testdb.Body{
 		assert.Contains(t, next.text, "its topic is not known")
 		assert.Len(t, sent.topics, 3)
 	}},
+	{Name: "a group of which a part takes all the time there is", Why: "what was done is done, so the page shows it and goes on", Run: func(t *testing.T, db *testdb.DB) {
+		sent := &sink{}
+		b := newBed(t, db, func(c *dashboard.Config) { c.Budget, c.Redeliver = time.Hour, sent })
+		b.Put(consumer, stuck.Order(0, ""), stuck.Order(1, ""), stuck.Order(2, ""))
+		db.Do(t, `UPDATE millrace_messages SET status = 6, last_error = ?, error_group = 17`, []byte("no bank"))
+		fields := append(b.fields(b.get("failure?group=17"), "failure-retry"), "reason", "it is open")
+		for _, end := range []error{context.DeadlineExceeded, context.Canceled} {
+			ctx := &runOut{Context: t.Context(), done: make(chan struct{})}
+			sent.sent = func() { ctx.end(end) }
+			next := b.send(stuck.Form("failure-retry", fields...).WithContext(ctx))
+			if len(sent.topics) == 2 {
+				b.refused(next, http.StatusInternalServerError, "2 messages done, others not: ")
+				break
+			}
+			b.shows(next, "1 of 3", "Continue")
+			fields = b.fields(next, "failure-retry")
+		}
+		assert.Len(t, sent.topics, 2)
+	}},
 	{Name: "pause and resume", Why: "an operator stops what is stored from being delivered", Run: func(t *testing.T, db *testdb.DB) {
 		b := one(t, db)
 		page := b.get("consumers")
@@ -268,14 +287,44 @@ func (b *bed) group(shape string) string {
 }
 
 // sink notes to which topics was published.
-type sink struct{ topics []string }
+type sink struct {
+	topics []string
+	sent   func() // called for each message, if any
+}
 
 func (s *sink) Publish(topic string, _ ...*message.Message) error {
 	s.topics = append(s.topics, topic)
+	if s.sent != nil {
+		s.sent()
+	}
 	return nil
 }
 
 func (s *sink) Close() error { return nil }
+
+// runOut is a context that ends when the test says so, and its children with it.
+type runOut struct {
+	context.Context //nolint:containedctx // it is one
+	done  chan struct{}
+	err   error
+	after []func()
+}
+
+func (e *runOut) Done() <-chan struct{} { return e.done }
+func (e *runOut) Err() error            { return e.err }
+
+func (e *runOut) AfterFunc(f func()) func() bool {
+	e.after = append(e.after, f)
+	return func() bool { return true }
+}
+
+func (e *runOut) end(err error) {
+	e.err = err
+	close(e.done)
+	for _, f := range e.after {
+		f()
+	}
+}
 
 // A group's form names the messages that were there by the clock that dates them, which is the database's.
 func TestAGroupEndsAtTheTimeOfTheDatabase(t *testing.T) {
