@@ -192,7 +192,7 @@ var hot = map[string][]any{
 	"Remedy.SelectErrors":   {[]int64{7, 8}},
 	"Remedy.GroupFailures":  {nil, nil, 0, 5000, 1, 6, 10, 10},
 	"Remedy.GroupFailure":   {nil, nil, 0, 5000, 4, 6, 1, 12, 10},
-	"Remedy.RetryMessage":   {[]byte("r"), 1, 1, []byte("7"), 6},
+	"Remedy.RetryMessages":  {[]byte("r"), 1, 1, [][]byte{[]byte("7"), []byte("8")}, 6},
 	"Remedy.DiscardMessage": {1, []byte("7"), 6},
 	"Remedy.UndoRetry":      {6, 1, []byte("r"), 0, 1, 1, []byte("7"), []byte("r")},
 	"Remedy.ReplacePayload": {[]byte("p"), 0, nil, 1, 1, []byte("7"), 6, 1},

@@ -65,10 +65,15 @@ func (a *Admin) DiscardAll(ctx context.Context, f Filter, by Operator, pace Pace
 	bulk := pace.bulk(by, discardAction, f.String())
 	discarded, err = a.forAll(ctx, f, by, pace, Status.Retryable, func(rows []stored.Message) (int, int, error) {
 		gone := map[int64]bool{}
-		n, err := a.inBatch(ctx, rows, bulk, func(ctx context.Context, tx *sqlx.Tx, row stored.Message) error {
-			err := a.discard(ctx, tx, row)
-			gone[row.ID] = err == nil
-			return err
+		n, err := a.inBatch(ctx, rows, bulk, func(ctx context.Context, tx *sqlx.Tx, rows []stored.Message) error {
+			for _, row := range rows {
+				err := a.discard(ctx, tx, row)
+				gone[row.ID] = err == nil
+				if err != nil {
+					return fmt.Errorf("message %d: %w", row.ID, err)
+				}
+			}
+			return nil
 		})
 		if n > 0 { // otherwise it was rolled back
 			a.sayHeldBehind(ctx, slices.DeleteFunc(slices.Clone(rows), func(row stored.Message) bool { return !gone[row.ID] })...)
@@ -233,8 +238,12 @@ func (a *Admin) retrySome(
 		done, err = a.sendBackOne(ctx, rows[0], bulk, to, refused)
 		return 1, done, err
 	}
-	done, err = a.inBatch(ctx, rows[:through], bulk, func(ctx context.Context, tx *sqlx.Tx, row stored.Message) error {
-		return a.rows.SetDue(ctx, tx, bulk.By, stored.Retry, &row)
+	done, err = a.inBatch(ctx, rows[:through], bulk, func(ctx context.Context, tx *sqlx.Tx, rows []stored.Message) error {
+		due := make([]*stored.Message, len(rows))
+		for i := range rows {
+			due[i] = &rows[i]
+		}
+		return a.rows.SetDue(ctx, tx, bulk.By, stored.Retry, due...)
 	})
 	for name, live := range served {
 		if live {
@@ -296,10 +305,10 @@ func (a *Admin) sendBackWhole(ctx context.Context, row stored.Message, bulk stor
 	return errors.Join(err, a.rows.Write(undoing, func(tx *sqlx.Tx) error { return a.rows.UndoRetry(undoing, tx, bulk.By, &row) }))
 }
 
-// inBatch applies one to all rows in one transaction, which records them as part of bulk. If somebody
-// else changed one of them, it applies one to each row by itself and skips the changed one.
+// inBatch applies act to all rows in one transaction, which records them as part of bulk. If somebody
+// else changed one of them, it applies act to each row by itself and skips the changed one.
 func (a *Admin) inBatch(
-	ctx context.Context, rows []stored.Message, bulk stored.Bulk, one func(context.Context, *sqlx.Tx, stored.Message) error,
+	ctx context.Context, rows []stored.Message, bulk stored.Bulk, act func(context.Context, *sqlx.Tx, []stored.Message) error,
 ) (done int, err error) {
 	if len(rows) == 0 {
 		return 0, nil
@@ -308,10 +317,8 @@ func (a *Admin) inBatch(
 		ctx, cancel := begun(ctx)
 		defer cancel()
 		return a.rows.Write(ctx, func(tx *sqlx.Tx) error {
-			for _, row := range rows {
-				if err := one(ctx, tx, row); err != nil {
-					return fmt.Errorf("message %d: %w", row.ID, err)
-				}
+			if err := act(ctx, tx, rows); err != nil {
+				return err
 			}
 			return a.rows.AuditBulk(ctx, tx, bulk, rows...)
 		})

@@ -2,6 +2,7 @@ package inboxtest_test
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"testing"
@@ -52,6 +53,21 @@ func TestARightHandlerPassesEachCheck(t *testing.T) {
 			checks[name](t, scenario)
 		})
 	}
+}
+
+// What a process did before it failed to start is in the story; of the others, only what they did from then on.
+func TestTheStoryOfAProcessThatDoesNotStart(t *testing.T) {
+	starts := 0
+	scenario := accounts(func(p *inboxtest.Process, store *inbox.Store) error {
+		starts++
+		_, err := p.DB.ExecContext(t.Context(), []string{`UPDATE accounts SET balance = 0`, `DELETE FROM missing`}[starts/3]) // it is played without a fault first
+		return errors.Join(err, right(p, store))
+	})
+	heard := &heard{TB: t}
+	inboxtest.Replay(heard, scenario, "crash before m1 COMMIT")
+	assert.Contains(t, heard.String(), "the service does not start")
+	assert.Regexp(t, `process 2  start DELETE missing .*error: .*no such table`, heard.String())
+	assert.NotContains(t, heard.String(), "start UPDATE accounts")
 }
 
 func emptyAccounts(ctx context.Context, db *sqlx.DB) error {

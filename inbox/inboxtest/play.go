@@ -118,6 +118,9 @@ func (pl *play) note(p *Process, format string, args ...any) {
 	pl.timeline = append(pl.timeline, e)
 }
 
+// started is noted of a process whose router runs.
+const started = "starts"
+
 func (pl *play) hasFindings() bool {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
@@ -275,13 +278,15 @@ func (pl *play) faultsSoFar() int {
 	return pl.happened
 }
 
-// story returns the timeline as text, without the calls at the start of a process.
+// story returns the timeline as text, without the calls at the start of a process that has started.
 func (pl *play) story() string {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
 	var text strings.Builder
 	for _, e := range pl.timeline {
-		if strings.HasPrefix(e.what, atStart+" ") {
+		if strings.HasPrefix(e.what, atStart+" ") && slices.ContainsFunc(pl.timeline, func(other entry) bool {
+			return other.process == e.process && other.what == started
+		}) {
 			continue
 		}
 		fmt.Fprintf(&text, "  %7.1f ms  ", float64(e.at.Microseconds())/1000)

@@ -108,7 +108,7 @@ func (pl *play) start() (*Process, error) {
 	p.running.Go(func() { ended <- router.Run(context.WithoutCancel(p.life)) })
 	select {
 	case <-router.Running():
-		pl.note(p, "starts")
+		pl.note(p, started)
 		return p, nil
 	case err := <-ended:
 		p.end()
@@ -138,8 +138,10 @@ func (p *Process) crash() {
 func (p *Process) end() {
 	p.stopping.Store(true)
 	p.closing.Do(func() {
-		if err := p.Router.Close(); err != nil && !p.dead() {
-			p.play.note(p, "the router was not closed: %v", err)
+		if p.Router.IsRunning() { // otherwise it waits for handlers that nobody has started
+			if err := p.Router.Close(); err != nil && !p.dead() {
+				p.play.note(p, "the router was not closed: %v", err)
+			}
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()

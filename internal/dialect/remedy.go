@@ -21,7 +21,7 @@ type Remedy struct {
 	GroupFailures    string
 	GroupFailure     string
 
-	RetryMessage   string // takes 1 to have the message handled although it was replayed, else 0
+	RetryMessages  string // takes 1 to have them handled although they were replayed, else 0
 	UndoRetry      string // of a message that could not be sent back; takes the reason that the retry gave it last
 	DiscardMessage string
 	ReplacePayload string
@@ -89,10 +89,10 @@ var commonRemedy = Remedy{
 		FROM millrace_messages m
 		WHERE m.id IN (?)`,
 
-	RetryMessage: `
+	RetryMessages: `
 		UPDATE millrace_messages
 		SET status = 4, attempts = 0, reason = ?, reason_code = 0, allowed = allowed | ?, due_at = {now}
-		WHERE consumer = ? AND message_id = ? AND status + 0 = ? AND lease_token = 0`,
+		WHERE consumer = ? AND message_id IN (?) AND status + 0 = ? AND lease_token = 0`,
 	UndoRetry: `
 		UPDATE millrace_messages
 		SET status = ?, attempts = ?, reason = ?, reason_code = ?, due_at = ?

@@ -1,9 +1,11 @@
 package stored
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jmoiron/sqlx"
@@ -109,21 +111,39 @@ func (r *Rows) MakeDue(ctx context.Context, tx *sqlx.Tx, by Operator, action str
 	return r.Audit(ctx, tx, by, action, row)
 }
 
-// SetDue is MakeDue for callers that record the decision themselves.
-func (r *Rows) SetDue(ctx context.Context, tx *sqlx.Tx, by Operator, action string, row *Message) error {
-	if err := row.Remediable(); err != nil {
-		return err
+// SetDue is MakeDue for callers that record the decision themselves, for all of the messages or none of them.
+func (r *Rows) SetDue(ctx context.Context, tx *sqlx.Tx, by Operator, action string, rows ...*Message) error {
+	for _, row := range rows {
+		if err := row.Remediable(); err != nil {
+			return err
+		}
 	}
 	allowed := 0
 	if action == Retry {
 		allowed = 1
 	}
-	moved, err := database.Affected(tx.ExecContext(ctx, r.Dialect.Remedy.RetryMessage,
-		triedBy(by), allowed, row.Consumer, row.MessageID, row.Status))
-	if err == nil && moved != 1 {
-		err = r.Conflict(ctx, tx, row, (*Message).Remediable)
+	byState := func(a, b *Message) int { // the same order in each call, so that two cannot deadlock
+		return cmp.Or(cmp.Compare(a.Consumer, b.Consumer), cmp.Compare(a.Status, b.Status))
 	}
-	return err
+	rows = slices.SortedStableFunc(slices.Values(rows), byState)
+	for len(rows) > 0 {
+		first, keys := rows[0], [][]byte(nil)
+		for len(rows) > 0 && byState(rows[0], first) == 0 {
+			keys, rows = append(keys, rows[0].MessageID), rows[1:]
+		}
+		query, args, err := r.Dialect.In(r.Dialect.Remedy.RetryMessages, triedBy(by), allowed, first.Consumer, keys, first.Status)
+		if err != nil {
+			return err
+		}
+		moved, err := database.Affected(tx.ExecContext(ctx, query, args...))
+		if err == nil && moved != int64(len(keys)) {
+			err = r.Conflict(ctx, tx, first, (*Message).Remediable)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // triedBy is the reason of a message that an operator has tried again.
