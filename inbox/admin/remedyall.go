@@ -65,12 +65,11 @@ func (a *Admin) DiscardAll(ctx context.Context, f Filter, by Operator, pace Pace
 	bulk := pace.bulk(by, discardAction, f.String())
 	discarded, err = a.forAll(ctx, f, by, pace, Status.Retryable, func(rows []stored.Message) (int, int, error) {
 		gone := map[int64]bool{}
-		n, err := a.inBatch(ctx, rows, bulk, func(ctx context.Context, tx *sqlx.Tx, rows []stored.Message) error {
+		through, n, err := a.inBatch(ctx, rows, bulk, func(ctx context.Context, tx *sqlx.Tx, rows []stored.Message) error {
 			for _, row := range rows {
 				err := a.discard(ctx, tx, row)
-				gone[row.ID] = err == nil
-				if err != nil {
-					return fmt.Errorf("message %d: %w", row.ID, err)
+				if gone[row.ID] = err == nil; err != nil {
+					return err
 				}
 			}
 			return nil
@@ -78,7 +77,7 @@ func (a *Admin) DiscardAll(ctx context.Context, f Filter, by Operator, pace Pace
 		if n > 0 { // otherwise it was rolled back
 			a.sayHeldBehind(ctx, slices.DeleteFunc(slices.Clone(rows), func(row stored.Message) bool { return !gone[row.ID] })...)
 		}
-		return len(rows), n, err
+		return through, n, err
 	})
 	a.sayAll(by, discardAction, f, discarded)
 	if err != nil {
@@ -159,11 +158,11 @@ func (a *Admin) forAll(
 			if errors.As(err, &left) {
 				unread, err = cmp.Or(unread, err), nil
 			}
-			if err == nil {
+			switch {
+			case err == nil && through == len(rows):
 				*pace.Mark = ids[len(ids)-1]
-				if through < len(rows) {
-					*pace.Mark = rows[through-1].ID
-				}
+			case through > 0:
+				*pace.Mark = rows[through-1].ID
 			}
 			if pace.Progress != nil {
 				pace.Progress(done)
@@ -236,9 +235,12 @@ func (a *Admin) retrySome(
 	}
 	if through == 0 && len(rows) > 0 {
 		done, err = a.sendBackOne(ctx, rows[0], bulk, to, refused)
+		if left := (*unsendableError)(nil); err != nil && !errors.As(err, &left) {
+			return 0, done, err
+		}
 		return 1, done, err
 	}
-	done, err = a.inBatch(ctx, rows[:through], bulk, func(ctx context.Context, tx *sqlx.Tx, rows []stored.Message) error {
+	through, done, err = a.inBatch(ctx, rows[:through], bulk, func(ctx context.Context, tx *sqlx.Tx, rows []stored.Message) error {
 		due := make([]*stored.Message, len(rows))
 		for i := range rows {
 			due[i] = &rows[i]
@@ -306,12 +308,13 @@ func (a *Admin) sendBackWhole(ctx context.Context, row stored.Message, bulk stor
 }
 
 // inBatch applies act to all rows in one transaction, which records them as part of bulk. If somebody
-// else changed one of them, it applies act to each row by itself and skips the changed one.
+// else changed one of them, it applies act to each row by itself and skips the changed one. It says how many rows it is
+// through with, and how many of these it did.
 func (a *Admin) inBatch(
 	ctx context.Context, rows []stored.Message, bulk stored.Bulk, act func(context.Context, *sqlx.Tx, []stored.Message) error,
-) (done int, err error) {
+) (through, done int, err error) {
 	if len(rows) == 0 {
-		return 0, nil
+		return 0, 0, nil
 	}
 	together := func(rows []stored.Message) error {
 		ctx, cancel := begun(ctx)
@@ -325,21 +328,21 @@ func (a *Admin) inBatch(
 	}
 	err = together(rows)
 	if err == nil {
-		return len(rows), nil
+		return len(rows), len(rows), nil
 	}
 	if !stored.IsConflict(err) {
-		return 0, err
+		return 0, 0, err
 	}
 	for i := range rows {
 		if err := ctx.Err(); err != nil {
-			return done, err
+			return i, done, err
 		}
 		switch err := together(rows[i : i+1]); {
 		case err == nil:
 			done++
 		case !stored.IsConflict(err):
-			return done, err
+			return i, done, fmt.Errorf("message %d: %w", rows[i].ID, err)
 		}
 	}
-	return done, nil
+	return len(rows), done, nil
 }

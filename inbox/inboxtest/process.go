@@ -35,6 +35,7 @@ type Process struct {
 	kill context.CancelFunc
 
 	stopping atomic.Bool // it gets no more messages
+	unwired  bool        // its router was never run
 	closing  sync.Once
 	gone     chan struct{} // closed when it no longer handles or answers messages
 	running  sync.WaitGroup
@@ -100,6 +101,7 @@ func (pl *play) start() (*Process, error) {
 	}
 	p.Router = router
 	if err := pl.scenario.Service(p); err != nil {
+		p.unwired = true
 		p.end()
 		return nil, fmt.Errorf("the service does not start: %w", err)
 	}
@@ -138,7 +140,7 @@ func (p *Process) crash() {
 func (p *Process) end() {
 	p.stopping.Store(true)
 	p.closing.Do(func() {
-		if p.Router.IsRunning() { // otherwise it waits for handlers that nobody has started
+		if !p.unwired { // otherwise it waits for handlers that nobody has started
 			if err := p.Router.Close(); err != nil && !p.dead() {
 				p.play.note(p, "the router was not closed: %v", err)
 			}

@@ -154,6 +154,10 @@ var mysqlQueue = Queue{
 }
 
 var mysqlRemedy = Remedy{
+	RetryMessages: `
+		UPDATE millrace_messages FORCE INDEX (by_key)
+		SET status = 4, attempts = 0, reason = ?, reason_code = 0, allowed = allowed | ?, due_at = {now}
+		WHERE consumer = ? AND message_id IN (?) AND status + 0 = ? AND lease_token = 0`, // as LeaseMessages
 	SearchStatus: `
 		SELECT CASE WHEN matches THEN id ELSE 0 END AS found, MAX(id) AS last_id, COUNT(*) AS looked
 		FROM (

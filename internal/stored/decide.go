@@ -111,7 +111,7 @@ func (r *Rows) MakeDue(ctx context.Context, tx *sqlx.Tx, by Operator, action str
 	return r.Audit(ctx, tx, by, action, row)
 }
 
-// SetDue is MakeDue for callers that record the decision themselves, for all of the messages or none of them.
+// SetDue is MakeDue for callers that record the decision themselves. After an error the caller rolls back.
 func (r *Rows) SetDue(ctx context.Context, tx *sqlx.Tx, by Operator, action string, rows ...*Message) error {
 	for _, row := range rows {
 		if err := row.Remediable(); err != nil {
@@ -122,7 +122,7 @@ func (r *Rows) SetDue(ctx context.Context, tx *sqlx.Tx, by Operator, action stri
 	if action == Retry {
 		allowed = 1
 	}
-	byState := func(a, b *Message) int { // the same order in each call, so that two cannot deadlock
+	byState := func(a, b *Message) int { // the statements of each call have one order
 		return cmp.Or(cmp.Compare(a.Consumer, b.Consumer), cmp.Compare(a.Status, b.Status))
 	}
 	rows = slices.SortedStableFunc(slices.Values(rows), byState)

@@ -194,6 +194,35 @@ var wrongStateBodies = []testdb.Body{
 			b.db.Do(t, `DELETE FROM millrace_claims`)
 		}
 	})},
+	{Name: "a call for many that is overtaken, and ends on its way", Why: "another call goes on behind what was done", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		ids, pool := b.parked(5), faults.Open(t, b.db)
+		b.believedServed()
+		operator := admin.New(rig.NewStore(t, pool.DB, inbox.Config{}))
+		ctx, end := context.WithCancel(t.Context())
+		begun := 0
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if call != faults.Begin {
+				return nil
+			}
+			switch begun++; begun {
+			case 1: // of all together
+				b.db.Do(t, `UPDATE millrace_messages SET status = ? WHERE id = ?`, admin.InProgress, ids[2])
+			case 3: // of the second one alone
+				end()
+			}
+			return nil
+		}})
+		var mark int64
+		n, err := operator.RetryAll(ctx, admin.Filter{}, ada, nil, admin.Pace{Mark: &mark})
+		require.ErrorIs(t, err, context.Canceled)
+		assert.Equal(t, 2, n)
+		assert.Equal(t, ids[1], mark)
+		b.db.Do(t, `UPDATE millrace_messages SET status = ?`, admin.Parked) // those two have failed again
+		n, err = operator.RetryAll(t.Context(), admin.Filter{}, ada, nil, admin.Pace{Mark: &mark})
+		require.NoError(t, err)
+		assert.Equal(t, 3, n)
+		assert.Equal(t, 2, b.open(admin.Parked))
+	})},
 	{Name: "a call for many that is overtaken, on a slow database", Why: "what is then done message by message has for each the time that all had together", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		ids, pool := b.parked(5), faults.Open(t, b.db)
 		var begun bool
