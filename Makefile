@@ -18,7 +18,10 @@ services = exports=$$($(SERVICES)); eval "$$exports"; export MILLRACE_TEST_ALL=1
 # Files of tests, such as the databases of SQLite, are in memory too where the servers' data
 # is; what go builds, and the servers that tests kill, stay on the disk.
 in_memory = if [[ -n $${MILLRACE_TEST_MEMORY:-} ]]; then \
-	export GOTMPDIR=$${GOTMPDIR:-$${TMPDIR:-/tmp}} TMPDIR=$$MILLRACE_TEST_MEMORY; fi
+	export MILLRACE_TEST_ON_DISK=$${TMPDIR:-/tmp} GOTMPDIR=$${GOTMPDIR:-$${TMPDIR:-/tmp}} TMPDIR=$$MILLRACE_TEST_MEMORY; fi
+
+# t.TempDir prefers GOTMPDIR, where go builds. Without it a test's files are in memory, and a disk that stalls stalls no test.
+go_test = go test -exec 'env -u GOTMPDIR'
 
 # The packages of the modules that users import and install. `work` has those of the examples and of the modules of
 # tests too, but of tests/river.
@@ -41,7 +44,7 @@ up: ## bring up the services of the tests and print where they are
 # mutex guards is watched as before, as it tells the detector itself. Without GORACE each test binary waits for a second at its end, and with GOGC it
 # collects garbage less often. Linking takes a third of the time without debug information,
 # and make lint vets.
-race = GORACE=atexit_sleep_ms=0 GOGC=400 go test -race -gcflags='modernc.org/...=-race=false' -gcflags='internal/sync=-race=false' -ldflags='-s -w' -vet=off -shuffle=on
+race = GORACE=atexit_sleep_ms=0 GOGC=400 $(go_test) -race -gcflags='modernc.org/...=-race=false' -gcflags='internal/sync=-race=false' -ldflags='-s -w' -vet=off -shuffle=on
 
 .PHONY: build
 build: ## build the command into bin/millrace
@@ -101,19 +104,19 @@ stress: ## run every test 20 times, with all its rounds and what takes minutes
 
 .PHONY: exhaust
 exhaust: ## play every service with every fault at every point, and thousands of random faults
-	@$(services); MILLRACE_TEST_LONG=1 go test -count=1 -timeout 3h ./tests/exhaust
-	@$(services); MILLRACE_TEST_LONG=1 go test -count=1 -timeout 60m -run TestEveryFault ./tests/policy
+	@$(services); MILLRACE_TEST_LONG=1 $(go_test) -count=1 -timeout 3h ./tests/exhaust
+	@$(services); MILLRACE_TEST_LONG=1 $(go_test) -count=1 -timeout 60m -run TestEveryFault ./tests/policy
 
 .PHONY: replay
 replay: ## replay 100,000 messages into a projection beside a consumer that mails, on PostgreSQL
-	@$(services); MILLRACE_TEST_LONG=1 go test -count=1 -timeout 30m -v -run TestARebuildBesideMails/postgres ./tests/replay
+	@$(services); MILLRACE_TEST_LONG=1 $(go_test) -count=1 -timeout 30m -v -run TestARebuildBesideMails/postgres ./tests/replay
 
 CHAOS_TIME ?= 10m
 
 .PHONY: chaos
 chaos: ## kill and freeze all parts of a pipeline for CHAOS_TIME (10m) on each database, with CHAOS_SEED
 	@$(services); export MILLRACE_CHAOS_TIME=$(CHAOS_TIME) MILLRACE_CHAOS_SEED=$(CHAOS_SEED); \
-	go test -v -count=1 -timeout 10h ./tests/chaos
+	$(go_test) -v -count=1 -timeout 10h ./tests/chaos
 
 .PHONY: mutants
 mutants: ## break the rules of Millrace one by one: a test must notice each

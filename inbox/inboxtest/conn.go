@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -45,23 +46,28 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 type conn struct {
 	process *Process
 
-	mu    sync.Mutex // held during each call of the driver
-	inner driver.Conn
-	lost  bool
+	mu       sync.Mutex // held during each call of the driver
+	inner    driver.Conn
+	lost     bool
+	prepared []*prepared // what is not closed
 
 	tx      context.Context //nolint:containedctx // that of BeginTx: Commit and Rollback take none
 	aborted bool
 	begun   *step // the call of a statement that the driver wants prepared first
 }
 
-// sever breaks the connection: the server rolls its transaction back.
+// sever breaks the connection: the server rolls its transaction back. SQLite does so once every statement is closed.
 func (c *conn) sever() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.lost {
-		c.lost = true
-		_ = c.inner.Close()
+	if c.lost {
+		return
 	}
+	c.lost = true
+	for _, p := range c.prepared {
+		_ = p.inner.Close()
+	}
+	_ = c.inner.Close()
 }
 
 // abort makes the transaction refuse all statements, if the database does so after an error.
@@ -209,12 +215,15 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 }
 
 func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	var inner driver.Stmt
+	p := &prepared{conn: c, query: query}
 	err := c.locked(ctx, func(ctx context.Context) (err error) {
 		if able, ok := c.inner.(driver.ConnPrepareContext); ok {
-			inner, err = able.PrepareContext(ctx, query)
+			p.inner, err = able.PrepareContext(ctx, query)
 		} else {
-			inner, err = c.inner.Prepare(query)
+			p.inner, err = c.inner.Prepare(query)
+		}
+		if err == nil {
+			c.prepared = append(c.prepared, p)
 		}
 		return err
 	})
@@ -225,7 +234,7 @@ func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 		}
 		return nil, err
 	}
-	return &prepared{conn: c, inner: inner, query: query}, nil
+	return p, nil
 }
 
 func (c *conn) Prepare(query string) (driver.Stmt, error) {
@@ -302,7 +311,10 @@ type prepared struct {
 }
 
 func (p *prepared) Close() error {
-	return p.conn.locked(context.Background(), func(context.Context) error { return p.inner.Close() })
+	return p.conn.locked(context.Background(), func(context.Context) error {
+		p.conn.prepared = slices.DeleteFunc(p.conn.prepared, func(other *prepared) bool { return other == p })
+		return p.inner.Close()
+	})
 }
 
 func (p *prepared) NumInput() int { return p.inner.NumInput() }

@@ -10,6 +10,7 @@ import (
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 
+	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/inboxtest"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -148,4 +149,21 @@ func TestATypeThatPrepareMakes(t *testing.T) {
 	for range 2 {
 		inboxtest.Duplicate(t, s)
 	}
+}
+
+// The transaction of a process that dies ends with it, whatever it has prepared.
+func TestADeadProcessHoldsNoLock(t *testing.T) {
+	s := accounts(handled(func(_ *inboxtest.Process, msg *message.Message) error {
+		tx, err := inbox.Tx(msg.Context())
+		if err != nil {
+			return err
+		}
+		add, err := tx.PrepareContext(msg.Context(), `UPDATE accounts SET balance = balance + `+string(msg.Payload)+` WHERE id = 1`)
+		if err != nil {
+			return err
+		}
+		_, err = add.ExecContext(msg.Context())
+		return err // the transaction closes what was prepared in it
+	}))
+	inboxtest.CrashBeforeCommit(t, s)
 }

@@ -48,10 +48,10 @@ func (d *Dialect) KeepsFailedCommit(ctx context.Context, db *sqlx.DB) (keeps boo
 func failCommit(ctx context.Context, conn *sqlx.Conn) (keeps bool, err error) {
 	tx, err := conn.BeginTxx(ctx, nil)
 	if err != nil {
-		return false, err
+		return false, fmt.Errorf("begin: %w", err)
 	}
 	if _, err := tx.ExecContext(ctx, `INSERT INTO temp.millrace_trial (id, parent) VALUES (1, 2)`); err != nil {
-		return false, errors.Join(err, ignoreDone(tx.Rollback()))
+		return false, errors.Join(fmt.Errorf("insert: %w", err), ignoreDone(tx.Rollback()))
 	}
 	if tx.Commit() == nil {
 		return false, nil // foreign keys are not enforced, so the trial says nothing

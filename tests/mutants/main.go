@@ -175,7 +175,7 @@ func (g guard) test(flags ...string) (red bool, output string, err error) {
 	test := exec.CommandContext(ctx, program, "-test.run="+g.run) //nolint:gosec // the mutants' own
 	test.Dir = filepath.FromSlash(g.pkg)
 	test.WaitDelay = 10 * time.Second // what the test has started may go on
-	test.Env = append(os.Environ(), "MILLRACE_TEST_LONG=1", "MILLRACE_TEST_PATIENCE=30s")
+	test.Env = append(os.Environ(), "GOTMPDIR=", "MILLRACE_TEST_LONG=1", "MILLRACE_TEST_PATIENCE=30s")
 	text, err = test.CombinedOutput()
 	return err != nil, string(text), nil
 }

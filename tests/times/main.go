@@ -93,7 +93,7 @@ func timed(folder, name, dir string, race bool) (packageTimes, []testTimes, erro
 	}
 	cmd := exec.Command("go", "tool", "test2json", "-t", "-p", name, binary, "-test.v=test2json", "-test.shuffle=on", "-test.timeout=30m")
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
+	cmd.Env = append(os.Environ(), "GOTMPDIR=", "GORACE=atexit_sleep_ms=0")
 	cmd.Stderr = os.Stderr
 	events, err := cmd.StdoutPipe()
 	if err != nil {
