@@ -158,12 +158,13 @@ func TestADeadProcessHoldsNoLock(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		add, err := tx.PrepareContext(msg.Context(), `UPDATE accounts SET balance = balance + `+string(msg.Payload)+` WHERE id = 1`)
+		booking := `UPDATE accounts SET balance = balance + ` + string(msg.Payload) + ` WHERE id = 1`
+		add, err := tx.PrepareContext(msg.Context(), booking) //nolint:sqlclosecheck // the transaction closes it
 		if err != nil {
 			return err
 		}
 		_, err = add.ExecContext(msg.Context())
-		return err // the transaction closes what was prepared in it
+		return err
 	}))
 	inboxtest.CrashBeforeCommit(t, s)
 }
