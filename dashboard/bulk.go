@@ -55,7 +55,8 @@ func (h *Handler) discardGroup(v *visit) (answer, error) {
 	})
 }
 
-// work works through messages until they are done, or its time or that of the request is up. Then it answers with a page that shows the progress and has the form that continues.
+// work works through messages until they are done, or its time or that of the request is up. Then
+// it answers with a page that shows the progress and has the form that continues.
 func (h *Handler) work(v *visit, b bulk, all forAll) (answer, error) {
 	if err := b.read(v); err != nil {
 		return answer{}, err
