@@ -305,9 +305,9 @@ func (s *sink) Close() error { return nil }
 // runOut is a context that ends when the test says so, and its children with it.
 type runOut struct {
 	context.Context //nolint:containedctx // it is one
-	done  chan struct{}
-	err   error
-	after []func()
+	done            chan struct{}
+	err             error
+	after           []func()
 }
 
 func (e *runOut) Done() <-chan struct{} { return e.done }
