@@ -75,7 +75,10 @@ func (a *Admin) DiscardAll(ctx context.Context, f Filter, by Operator, pace Pace
 			return nil
 		})
 		if n > 0 { // otherwise it was rolled back
-			a.sayHeldBehind(ctx, slices.DeleteFunc(slices.Clone(rows), func(row stored.Message) bool { return !gone[row.ID] })...)
+			saying, cancel := begun(ctx)
+			defer cancel()
+			rows = slices.DeleteFunc(slices.Clone(rows[:through]), func(row stored.Message) bool { return !gone[row.ID] })
+			a.sayHeldBehind(saying, rows...)
 		}
 		return through, n, err
 	})

@@ -145,6 +145,31 @@ func TestDiscardingWhatOthersWaitFor(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, 2+many, said())
 		assert.Equal(t, int64(1), reads.Load(), "an aggregate is looked at once")
+
+		// The third was changed meanwhile, so they are discarded one by one; the call ends after the first.
+		park(change("d", 1))
+		park(change("e", 1))
+		park(change("f", 1))
+		must(t, b.gated(store, millrace.VersionGate{}, handler), change("d", 2), change("e", 2), change("f", 2))
+		third := rig.Find(t, store, admin.Filter{Status: admin.FailedTerminal})[2].ID
+		ctx, end := context.WithCancel(t.Context())
+		begun := 0
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if call != faults.Begin {
+				return nil
+			}
+			switch begun++; begun {
+			case 1:
+				b.db.Do(t, `UPDATE millrace_messages SET status = ? WHERE id = ?`, admin.Parked, third)
+			case 2:
+				end()
+			}
+			return nil
+		}})
+		n, err := admin.New(b.newStore(pool.DB, inbox.Config{Logger: events})).DiscardAll(ctx, admin.Filter{}, ada, admin.Pace{})
+		require.ErrorIs(t, err, context.Canceled)
+		assert.Equal(t, 1, n)
+		assert.Equal(t, 2+many+1, said(), "of the one that was discarded")
 	}))
 }
 
