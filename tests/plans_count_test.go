@@ -73,3 +73,19 @@ func TestWhatIsHeldIsFoundBehindABacklog(t *testing.T) {
 		assert.Len(t, ids, wide*wide*wide/1000)
 	})
 }
+
+// TestARetryOfManyGoesByTheirKeys: MariaDB would rather read all of a small table, and lock the rows of others.
+func TestARetryOfManyGoesByTheirKeys(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "mysql")
+	migrate(t, db, inbox.Config{})
+	db.Do(t, `
+		INSERT INTO millrace_messages (consumer, message_id, status, topic, uuid, metadata, payload, payload_hash, received_at, due_at)
+		SELECT 1, i, CASE WHEN i % 50 = 0 THEN 1 ELSE 6 END, i, i, i, i, 1, i, i FROM `+db.Numbers(300))
+	keys := make([][]byte, 100)
+	for i := range keys {
+		keys[i] = fmt.Append(nil, i)
+	}
+	query, args := spelled(t, db, "Remedy.RetryMessages", []any{[]byte("r"), 1, 1, keys, 6})
+	assert.Contains(t, strings.Join(explain(t, db, query, args), "\n"), indexOf(db, "messages_key"))
+}
