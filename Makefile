@@ -18,7 +18,7 @@ services = exports=$$($(SERVICES)); eval "$$exports"; export MILLRACE_TEST_ALL=1
 # Files of tests, such as the databases of SQLite, are in memory too where the servers' data
 # is; what go builds, and the servers that tests kill, stay on the disk.
 in_memory = if [[ -n $${MILLRACE_TEST_MEMORY:-} ]]; then \
-	export MILLRACE_TEST_ON_DISK=$${TMPDIR:-/tmp} GOTMPDIR=$${GOTMPDIR:-$${TMPDIR:-/tmp}} TMPDIR=$$MILLRACE_TEST_MEMORY; fi
+	export MILLRACE_TEST_DISK_FOLDER=$${TMPDIR:-/tmp} GOTMPDIR=$${GOTMPDIR:-$${TMPDIR:-/tmp}} TMPDIR=$$MILLRACE_TEST_MEMORY; fi
 
 # t.TempDir prefers GOTMPDIR, where go builds. Without it a test's files are in memory, and a disk that stalls stalls no test.
 go_test = go test -exec 'env -u GOTMPDIR'

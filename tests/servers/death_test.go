@@ -54,7 +54,7 @@ func TestServersDieWithTheTestBinary(t *testing.T) {
 			require.Error(t, child.Wait())
 			require.Eventually(t, func() bool { return !answering(addr) },
 				rig.Patience, 10*time.Millisecond, "%s outlived the test binary", name)
-			left := filepath.Join(cmp.Or(os.Getenv("MILLRACE_TEST_ON_DISK"), os.TempDir()), fmt.Sprintf("millrace-servers-%d-*", child.Process.Pid))
+			left := filepath.Join(cmp.Or(os.Getenv("MILLRACE_TEST_DISK_FOLDER"), os.TempDir()), fmt.Sprintf("millrace-servers-%d-*", child.Process.Pid))
 			servers.Sweep()
 			found, err := filepath.Glob(left)
 			require.NoError(t, err)

@@ -30,7 +30,7 @@ type home struct {
 const prefix = "millrace-servers-"
 
 // disk is a folder that is not in memory. make test names one.
-func disk() string { return cmp.Or(os.Getenv("MILLRACE_TEST_ON_DISK"), os.TempDir()) }
+func disk() string { return cmp.Or(os.Getenv("MILLRACE_TEST_DISK_FOLDER"), os.TempDir()) }
 
 // newHome makes a folder that is removed after t. If we are root, it belongs to the
 // system user account, and [home.cmd] runs programs as that user; "" keeps root.
