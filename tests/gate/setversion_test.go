@@ -160,7 +160,7 @@ func TestDiscardingWhatOthersWaitFor(t *testing.T) {
 			}
 			switch begun++; begun {
 			case 1:
-				b.db.Do(t, `UPDATE millrace_messages SET status = ? WHERE id = ?`, admin.Parked, third)
+				b.db.Do(t, `UPDATE millrace_messages SET status = ? WHERE id = ?`, admin.Parked, third) //nolint:contextcheck // it takes none
 			case 2:
 				end()
 			}
