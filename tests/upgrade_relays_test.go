@@ -83,14 +83,13 @@ func newShift(t *testing.T, db *testdb.DB, before string) *shift {
 		dsn = db.Open(t, testdb.Params("interpolateParams", "true")).DSN
 	}
 	s := &shift{T: t, db: db, before: before, relays: map[string]*process.Process{}}
-	s.settings = relayproc.Settings{Driver: db.Driver, DSN: dsn, Lease: 10 * time.Second} // who loses it on a busy machine sends twice, too
+	s.settings = relayproc.Settings{Driver: db.Driver, DSN: dsn, Lease: 15 * time.Second} // who loses it on a busy machine sends twice, too
 	s.settings.Broker, _ = relayproc.Broker(t, s.take)
 	var err error
 	s.traffic, err = relayproc.NewTraffic(db.DB, "t")
 	require.NoError(t, err)
 	if db.Dialect == "sqlite" { // its writers wait for each other, without an order
 		s.traffic.Pause *= 5
-		s.settings.Lease = 15 * time.Second
 	}
 	return s
 }
