@@ -85,11 +85,11 @@ func (b *bed) double(letter string) {
 }
 
 // One handler takes longer than a lease, and ends after the many quick ones that came later: none
-// of them waits for it. Another process is ready to
-// take over what lapses: nothing does, so nothing runs twice.
+// of them waits for it. Another process is ready to take over what lapses: nothing does, so nothing
+// runs twice.
 func TestSlowHandlerBesideQuickOnes(t *testing.T) {
 	t.Parallel()
-	quick, slow, lease := 300, 22*time.Second, 20*time.Second // a busy machine creates a database in 5s: so late are renewals
+	quick, slow, lease := 300, 22*time.Second, 20*time.Second // a busy machine renews a lease seconds late
 	if testdb.Long() {
 		quick, slow = 1000, time.Minute
 	}
