@@ -64,23 +64,20 @@ func (a *Admin) RetryAll(ctx context.Context, f Filter, by Operator, to message.
 func (a *Admin) DiscardAll(ctx context.Context, f Filter, by Operator, pace Pace) (discarded int, err error) {
 	bulk := pace.bulk(by, discardAction, f.String())
 	discarded, err = a.forAll(ctx, f, by, pace, Status.Retryable, func(rows []stored.Message) (int, int, error) {
-		gone := map[int64]bool{}
-		through, n, err := a.inBatch(ctx, rows, bulk, func(ctx context.Context, tx *sqlx.Tx, rows []stored.Message) error {
+		through, gone, err := a.inBatch(ctx, rows, bulk, func(ctx context.Context, tx *sqlx.Tx, rows []stored.Message) error {
 			for _, row := range rows {
-				err := a.discard(ctx, tx, row)
-				if gone[row.ID] = err == nil; err != nil {
+				if err := a.discard(ctx, tx, row); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
-		if n > 0 { // otherwise it was rolled back
+		if len(gone) > 0 {
 			saying, cancel := begun(ctx)
 			defer cancel()
-			rows = slices.DeleteFunc(slices.Clone(rows[:through]), func(row stored.Message) bool { return !gone[row.ID] })
-			a.sayHeldBehind(saying, rows...)
+			a.sayHeldBehind(saying, gone...)
 		}
-		return through, n, err
+		return through, len(gone), err
 	})
 	a.sayAll(by, discardAction, f, discarded)
 	if err != nil {
@@ -243,7 +240,7 @@ func (a *Admin) retrySome(
 		}
 		return 1, done, err
 	}
-	through, done, err = a.inBatch(ctx, rows[:through], bulk, func(ctx context.Context, tx *sqlx.Tx, rows []stored.Message) error {
+	through, changed, err := a.inBatch(ctx, rows[:through], bulk, func(ctx context.Context, tx *sqlx.Tx, rows []stored.Message) error {
 		due := make([]*stored.Message, len(rows))
 		for i := range rows {
 			due[i] = &rows[i]
@@ -255,7 +252,7 @@ func (a *Admin) retrySome(
 			a.inbox.Wake(name)
 		}
 	}
-	return through, done, err
+	return through, len(changed), err
 }
 
 // sendBackOne returns an unsendableError for a message that cannot be sent back while others can, and skips one
@@ -312,12 +309,12 @@ func (a *Admin) sendBackWhole(ctx context.Context, row stored.Message, bulk stor
 
 // inBatch applies act to all rows in one transaction, which records them as part of bulk. If somebody
 // else changed one of them, it applies act to each row by itself and skips the changed one. It says how many rows it is
-// through with, and how many of these it did.
+// through with, and which of these it did.
 func (a *Admin) inBatch(
 	ctx context.Context, rows []stored.Message, bulk stored.Bulk, act func(context.Context, *sqlx.Tx, []stored.Message) error,
-) (through, done int, err error) {
+) (through int, done []stored.Message, err error) {
 	if len(rows) == 0 {
-		return 0, 0, nil
+		return 0, nil, nil
 	}
 	together := func(rows []stored.Message) error {
 		ctx, cancel := begun(ctx)
@@ -331,10 +328,10 @@ func (a *Admin) inBatch(
 	}
 	err = together(rows)
 	if err == nil {
-		return len(rows), len(rows), nil
+		return len(rows), rows, nil
 	}
 	if !stored.IsConflict(err) {
-		return 0, 0, err
+		return 0, nil, err
 	}
 	for i := range rows {
 		if err := ctx.Err(); err != nil {
@@ -342,7 +339,7 @@ func (a *Admin) inBatch(
 		}
 		switch err := together(rows[i : i+1]); {
 		case err == nil:
-			done++
+			done = append(done, rows[i])
 		case !stored.IsConflict(err):
 			return i, done, fmt.Errorf("message %d: %w", rows[i].ID, err)
 		}
