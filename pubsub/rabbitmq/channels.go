@@ -2,7 +2,6 @@ package rabbitmq
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 
@@ -102,10 +101,7 @@ func (p *pool) reuse() (*channel, error) {
 		return nil, err
 	}
 	ch, err := openChannel(s, p.window)
-	if errors.Is(err, amqp091.ErrClosed) {
-		err = fmt.Errorf("%w: %w", ErrNotConnected, err)
-	}
-	return ch, err
+	return ch, s.lossIn(err)
 }
 
 // empty discards the idle channels. After a refusal they may be of no use: a channel of RabbitMQ 3.10

@@ -108,6 +108,16 @@ func (s *session) end() error {
 	return nil
 }
 
+// lossIn adds [ErrNotConnected] to err, with which a call failed, if the connection was lost meanwhile. What a write
+// fails with comes before amqp091 calls the connection closed.
+func (s *session) lossIn(err error) error {
+	var network net.Error
+	if err == nil || !s.IsClosed() && !errors.As(err, &network) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrNotConnected, err)
+}
+
 // countsReturns reports whether the server's quorum queues count each return of a message as a
 // failed delivery, as they do before RabbitMQ 4.3, or whether its version is unknown.
 func (s *session) countsReturns() bool {

@@ -61,6 +61,57 @@ func TestPublishAfterAnOutageWorksAgain(t *testing.T) {
 	require.NoError(t, p.Publish(topic, messages...))
 }
 
+// tap is a connection whose next write can be caught.
+type tap struct {
+	net.Conn
+	next *atomic.Pointer[func(net.Conn)]
+}
+
+func (c tap) Write(p []byte) (int, error) {
+	if f := c.next.Swap(nil); f != nil {
+		(*f)(c.Conn)
+	}
+	return c.Conn.Write(p)
+}
+
+func TestACallThatIsUnderWayAtALossIsNotConnected(t *testing.T) {
+	for loss, cut := range map[string]func(wire *servers.Wire, conn net.Conn){
+		"reset":  func(wire *servers.Wire, _ net.Conn) { wire.Cut() },
+		"closed": func(_ *servers.Wire, conn net.Conn) { _ = conn.Close() },
+		"no answer": func(wire *servers.Wire, _ net.Conn) {
+			wire.Freeze()
+			time.AfterFunc(50*time.Millisecond, wire.Cut)
+		},
+	} {
+		t.Run(loss, func(t *testing.T) {
+			t.Parallel()
+			wire, through := behind(t)
+			topic, broker := newAdmin(t, uri(t)).queue(nil), rabbitmq.NewQueueConfig(through, rabbitmq.Queues{})
+			for call, do := range map[string]func(s *rabbitmq.Subscriber, p *rabbitmq.Publisher) error{
+				"Publish":             func(_ *rabbitmq.Subscriber, p *rabbitmq.Publisher) error { return p.Publish(topic, newMessages(1)...) },
+				"SubscribeInitialize": func(s *rabbitmq.Subscriber, _ *rabbitmq.Publisher) error { return s.SubscribeInitialize(topic) },
+				"Subscribe": func(s *rabbitmq.Subscriber, _ *rabbitmq.Publisher) error {
+					_, err := s.Subscribe(t.Context(), topic)
+					return err
+				},
+			} {
+				var next atomic.Pointer[func(net.Conn)]
+				broker.Connection.AmqpConfig = &amqp091.Config{Dial: func(network, address string) (net.Conn, error) {
+					conn, err := amqp091.DefaultDial(rig.Patience)(network, address)
+					return tap{conn, &next}, err
+				}}
+				s, p := subscriber(t, broker, rabbitmq.SubscriberConfig{}), publisher(t, broker, rabbitmq.PublisherConfig{})
+				lose := func(conn net.Conn) { cut(wire, conn) }
+				next.Store(&lose)
+				err := do(s, p)
+				require.ErrorIs(t, err, rabbitmq.ErrNotConnected, call)
+				require.ErrorContains(t, err, topic, call)
+				wire.Mend()
+			}
+		})
+	}
+}
+
 // trap holds the n-th message up.
 type trap struct {
 	rabbitmq.Marshaler

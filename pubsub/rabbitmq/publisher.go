@@ -242,7 +242,7 @@ func (p *Publisher) publish(ctx context.Context, topic string, messages []*messa
 	settled := false
 	defer func() { p.channels.give(ch, settled) }()
 	if err := p.declare(ch, topic, exchange); err != nil {
-		return errorf("publish to topic %q: declare exchange %q: %w", topic, exchange, err)
+		return errorf("publish to topic %q: declare exchange %q: %w", topic, exchange, ch.session.lossIn(err))
 	}
 	c := &call{
 		ctx: ctx, channel: ch, window: p.config.Window, timeout: p.config.Timeout,

@@ -112,11 +112,11 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 	}
 	ch, err := session.Channel()
 	if err != nil {
-		return errorf("initialize topic %q: open a channel: %w", topic, err)
+		return errorf("initialize topic %q: open a channel: %w", topic, session.lossIn(err))
 	}
 	defer ch.Close() //nolint:errcheck // for a panic in the TopologyBuilder; else it is closed already
 	if err := errors.Join(declareQueue(ch, s.broker, topic, s.config.Logger), ch.Close()); err != nil {
-		return errorf("initialize: %w", err)
+		return errorf("initialize: %w", session.lossIn(err))
 	}
 	return nil
 }
@@ -141,7 +141,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	sub := newSubscription(s, topic)
 	c, err := sub.consume(session)
 	if err != nil {
-		return nil, errorf("subscribe: %w", err)
+		return nil, errorf("subscribe: %w", session.lossIn(err))
 	}
 	remaining.Tell(ctx, sub.left)
 	ctx, cancel := context.WithCancel(ctx)

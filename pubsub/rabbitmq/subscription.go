@@ -100,14 +100,14 @@ func (s *subscription) left() (left int, err error) {
 	}
 	ch, err := session.Channel()
 	if err != nil {
-		return 0, errorf("open a channel: %w", err)
+		return 0, errorf("open a channel: %w", session.lossIn(err))
 	}
 	defer ch.Close() //nolint:errcheck // what RabbitMQ has answered is known
 	// What was on its way at the first answer comes before the second.
 	for range 2 {
 		q, err := ch.QueueDeclarePassive(s.queue, true, false, false, false, nil)
 		if err != nil {
-			return 0, errorf("ask for the messages of queue %q: %w", s.queue, err)
+			return 0, errorf("ask for the messages of queue %q: %w", s.queue, session.lossIn(err))
 		}
 		if left = q.Messages + int(s.held.Load()); left > 0 {
 			return left, nil
