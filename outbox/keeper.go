@@ -122,7 +122,9 @@ func (k *keeper) run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // it was told to end
-		case errors.Is(err, errLeaseLost) || err != nil && !k.lease.valid():
+		case errors.Is(err, errLeaseLost):
+			return err
+		case err != nil && !k.lease.valid():
 			return fmt.Errorf("%w: %w", errLeaseLost, err)
 		case err != nil && k.once && k.asked == 0 && time.Since(began) >= k.config.Drain: // the pump waits for shards
 			return database.Explain(err)

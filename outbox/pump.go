@@ -97,7 +97,7 @@ func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-c
 	defer p.end()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	stop, drained := ctx.Done(), (<-chan time.Time)(nil)
+	stop, stopped, drained := ctx.Done(), ctx.Err, (<-chan time.Time)(nil)
 	ctx = context.WithoutCancel(ctx)
 	defer p.leaveOutage(ctx)
 	drain := func() {
@@ -126,6 +126,9 @@ func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-c
 		case <-drained:
 			return p.undrained()
 		case err := <-lost:
+			if p.close(); stopped() != nil && p.idle() { // it ends as it does without a loss
+				return p.failure
+			}
 			return err
 		case o := <-k.changes:
 			p.owed = o.number

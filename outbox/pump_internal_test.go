@@ -1,9 +1,11 @@
 package outbox
 
 import (
+	"context"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -222,6 +224,40 @@ func TestAPumpThatStopsEndsItsLook(t *testing.T) {
 	p.end()
 	assert.False(t, p.reader.busy)
 	require.NoError(t, conn.Close())
+}
+
+// Both are there at once after a process stood still.
+func TestALeaseThatIsLostAtTheEnd(t *testing.T) {
+	r := newTestRelay(t, oneLane(RelayConfig{}))
+	lost := make(chan error, 1)
+	lost <- errLeaseLost
+	require.ErrorIs(t, newPump(r, newLease(), false).work(t.Context(), newKeeper(r), lost, nil), errLeaseLost, "it starts over")
+
+	ended, end := context.WithCancel(t.Context())
+	end()
+	for range 20 {
+		lost := make(chan error, 1)
+		lost <- errLeaseLost
+		require.NoError(t, newPump(r, newLease(), false).work(ended, newKeeper(r), lost, nil), "nothing was on its way")
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	late, taken := make(chan error), make(chan bool)
+	r.to = publishing(func(string, ...*message.Message) error {
+		cancel()
+		<-taken
+		return nil
+	})
+	go func() {
+		<-ctx.Done()
+		late <- errLeaseLost
+		close(taken)
+	}()
+	p := newPump(r, newLease(), false)
+	p.lease.extend(time.Now(), time.Hour)
+	p.shards = allShards
+	p.inHand(mail(1, "", "t"))
+	require.ErrorIs(t, p.work(ctx, newKeeper(r), late, nil), errLeaseLost, "nobody recorded what was sent")
 }
 
 func TestAPumpThatStopsSendsNothingMore(t *testing.T) {

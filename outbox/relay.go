@@ -74,7 +74,7 @@ func isOutbox(to message.Publisher) bool {
 //
 // Run logs outages of the database and of the broker, and waits for them to end. It returns an
 // error if a table is missing, and, when ctx has ended, if messages were still on their way
-// after RelayConfig.Drain or a goroutine had panicked.
+// after RelayConfig.Drain or when it lost its lease, or a goroutine had panicked.
 func (r *Relay) Run(ctx context.Context) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
