@@ -2,16 +2,20 @@ package tests_test
 
 import (
 	"context"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"modernc.org/sqlite"
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
@@ -30,11 +34,7 @@ var lostBodies = []testdb.Body{
 			err := write(msg.Context(), "A")
 			if closing {
 				closing = false
-				go func() {
-					<-time.After(50 * time.Millisecond) // of the statement
-					_ = (<-begun).Close()
-				}()
-				endless(msg.Context(), b.db) // optional
+				endless(msg.Context(), b.db, func() { go func() { _ = (<-begun).Close() }() }) // optional
 			}
 			return nil, errors.Join(err, write(context.WithoutCancel(msg.Context()), "B"))
 		}
@@ -121,10 +121,9 @@ var lostBodies = []testdb.Body{
 // losses are statements by which SQLite rolls back the whole transaction.
 var losses = map[string]func(ctx context.Context, tx *sqlx.Tx) error{
 	"an interrupt": func(ctx context.Context, tx *sqlx.Tx) error {
-		ctx, cancel := context.WithTimeout(ctx, soon)
+		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		_, err := tx.ExecContext(ctx, forever["sqlite"])
-		return err
+		return forever(ctx, tx, "sqlite", cancel)
 	},
 	"INSERT OR ROLLBACK": losing(`INSERT OR ROLLBACK INTO once (id) VALUES (1)`),
 	"RAISE(ROLLBACK)":    losing(`INSERT INTO guarded (id) VALUES (1)`),
@@ -235,29 +234,47 @@ func (b *bed) written() string {
 	return strings.Join(all, " ")
 }
 
-// forever are statements that write and do not end before they are interrupted.
-var forever = map[string]string{
-	"postgres": `INSERT INTO effects (uuid, consumer) SELECT 'x', 'endless' FROM pg_sleep(12)`,
-	"mysql":    `INSERT INTO effects (uuid, consumer) SELECT 'x', 'endless' FROM (SELECT SLEEP(600)) s`,
-	"sqlite": `INSERT INTO effects (uuid, consumer) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n WHERE i < 200000000) ` +
-		`SELECT 'x', 'endless' FROM (SELECT MAX(i) FROM n)`,
+// running has what SQLite calls when a statement of forever runs.
+var running sync.Map
+
+// forever writes until it is interrupted, and calls begun once it runs.
+func forever(ctx context.Context, tx *sqlx.Tx, dialect string, begun func()) (err error) {
+	if dialect == "sqlite" {
+		run := watermill.NewUUID()
+		running.Store(run, begun)
+		_, err = tx.ExecContext(ctx, `INSERT INTO effects (uuid, consumer) WITH RECURSIVE n(i) AS (
+			SELECT running(?) UNION ALL SELECT i+1 FROM n WHERE i < 200000000) SELECT 'x', 'endless' FROM (SELECT MAX(i) FROM n)`, run)
+		return err
+	}
+	time.AfterFunc(500*time.Millisecond, begun)
+	_, err = tx.ExecContext(ctx, map[string]string{
+		"postgres": `INSERT INTO effects (uuid, consumer) SELECT 'x', 'endless' FROM pg_sleep(12)`,
+		"mysql":    `INSERT INTO effects (uuid, consumer) SELECT 'x', 'endless' FROM (SELECT SLEEP(600)) s`,
+	}[dialect])
+	return err
 }
 
-// soon is when they are interrupted: the driver has begun them then.
-const soon = 500 * time.Millisecond
+func registerRunning() {
+	sqlite.MustRegisterScalarFunction("running", 1, func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) {
+		if begun, ok := running.LoadAndDelete(args[0]); ok {
+			begun.(func())()
+		}
+		return int64(1), nil
+	})
+}
 
-// endless runs a statement that only the context ends, and forgets the error.
-func endless(ctx context.Context, db *testdb.DB) {
+// endless is forever in the handler's transaction, and forgets the error.
+func endless(ctx context.Context, db *testdb.DB, begun func()) {
 	if tx, err := inbox.Tx(ctx); err == nil {
-		_, _ = tx.ExecContext(ctx, forever[db.Dialect])
+		_ = forever(ctx, tx, db.Dialect, begun)
 	}
 }
 
-// interrupted is endless with a context that ends soon.
+// interrupted is endless with a context that ends once it runs.
 func interrupted(ctx context.Context, db *testdb.DB) {
-	ctx, cancel := context.WithTimeout(ctx, soon)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	endless(ctx, db)
+	endless(ctx, db, cancel)
 }
 
 // ends are handlers whose transaction ends in as many ways.
@@ -271,7 +288,7 @@ func ends(db *testdb.DB) map[string]message.HandlerFunc {
 			return nil, nil
 		},
 		"late in a statement": func(msg *message.Message) ([]*message.Message, error) {
-			endless(msg.Context(), db)
+			endless(msg.Context(), db, func() {})
 			return nil, nil
 		},
 		"its own Commit": func(msg *message.Message) ([]*message.Message, error) {

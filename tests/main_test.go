@@ -30,6 +30,7 @@ func TestMain(m *testing.M) {
 	process.Main()
 	relayproc.Main()
 	testdb.Overlap(8)
+	registerRunning()
 	code := m.Run()
 	_ = os.RemoveAll(builds)
 	_ = os.RemoveAll(source)

@@ -201,7 +201,9 @@ func TestFrozenHostKeepsItsClaimWithoutSettings(t *testing.T) {
 		impatient := b.settings()
 		impatient.TwinWait = 500 * time.Millisecond
 		twin := process.Start(t, impatient)
-		frozen, msg := b.freeze(b.settings())
+		patient := b.settings()
+		patient.Timeout = rig.Patience // the clock goes on for a frozen process
+		frozen, msg := b.freeze(patient)
 		for n := range 2 {
 			twin.Deliver(process.Delivery{Message: msg})
 			twin.Await(process.Nacked, n+1)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
@@ -87,23 +88,32 @@ func TestACallThatIsUnderWayAtALossIsNotConnected(t *testing.T) {
 			t.Parallel()
 			wire, through := behind(t)
 			topic, broker := newAdmin(t, uri(t)).queue(nil), rabbitmq.NewQueueConfig(through, rabbitmq.Queues{})
-			for call, do := range map[string]func(s *rabbitmq.Subscriber, p *rabbitmq.Publisher) error{
-				"Publish":             func(_ *rabbitmq.Subscriber, p *rabbitmq.Publisher) error { return p.Publish(topic, newMessages(1)...) },
-				"SubscribeInitialize": func(s *rabbitmq.Subscriber, _ *rabbitmq.Publisher) error { return s.SubscribeInitialize(topic) },
-				"Subscribe": func(s *rabbitmq.Subscriber, _ *rabbitmq.Publisher) error {
-					_, err := s.Subscribe(t.Context(), topic)
-					return err
+			for call, connect := range map[string]func(broker amqp.Config) (do func() error){
+				"Publish": func(broker amqp.Config) func() error {
+					p := publisher(t, broker, rabbitmq.PublisherConfig{})
+					return func() error { return p.Publish(topic, newMessages(1)...) }
+				},
+				"SubscribeInitialize": func(broker amqp.Config) func() error {
+					s := subscriber(t, broker, rabbitmq.SubscriberConfig{})
+					return func() error { return s.SubscribeInitialize(topic) }
+				},
+				"Subscribe": func(broker amqp.Config) func() error {
+					s := subscriber(t, broker, rabbitmq.SubscriberConfig{})
+					return func() error { _, err := s.Subscribe(t.Context(), topic); return err }
 				},
 			} {
 				var next atomic.Pointer[func(net.Conn)]
-				broker.Connection.AmqpConfig = &amqp091.Config{Dial: func(network, address string) (net.Conn, error) {
-					conn, err := amqp091.DefaultDial(rig.Patience)(network, address)
-					return tap{conn, &next}, err
-				}}
-				s, p := subscriber(t, broker, rabbitmq.SubscriberConfig{}), publisher(t, broker, rabbitmq.PublisherConfig{})
+				broker.Connection.AmqpConfig = &amqp091.Config{
+					Heartbeat: time.Hour,
+					Dial: func(network, address string) (net.Conn, error) {
+						conn, err := amqp091.DefaultDial(rig.Patience)(network, address)
+						return tap{conn, &next}, err
+					},
+				}
+				do := connect(broker)
 				lose := func(conn net.Conn) { cut(wire, conn) }
 				next.Store(&lose)
-				err := do(s, p)
+				err := do()
 				require.ErrorIs(t, err, rabbitmq.ErrNotConnected, call)
 				require.ErrorContains(t, err, topic, call)
 				wire.Mend()

@@ -120,10 +120,10 @@ func (l *link) keep(s *session) {
 
 // replace returns the next connection, nil if the link is closed.
 func (l *link) replace(why error, pause time.Duration) *session {
-	l.logger.Error("Lost the connection to RabbitMQ", why, nil)
 	if !l.set(nil, why) {
 		return nil
 	}
+	l.logger.Error("Lost the connection to RabbitMQ", why, nil)
 	if pause > 0 {
 		l.logger.Info("The connection to RabbitMQ ended soon, waiting before the next", watermill.LogFields{"error": why, "pause": pause})
 		if !l.rest(pause) {

@@ -54,6 +54,7 @@ type freeze struct {
 func (f freeze) run(t *testing.T, db *testdb.DB, mode pubsub.Mode) {
 	b, s := newServed(t, db, f.opts...)
 	s.Mode, s.TwinWait, s.Lease = mode, 20*time.Second, lapsing()
+	s.Timeout = rig.Patience // the clock goes on for a frozen process
 	c := newCrash(b, s)
 	victim := c.letter(false)
 	victim.Metadata[redelivered] = "true" // so that it is stored in both modes

@@ -122,7 +122,7 @@ func newCity(t *testing.T, dialect string, database, rabbit *servers.Server) *ci
 // relay starts one that reaches the database and RabbitMQ through the proxies.
 func (c *city) relay(name string, broker amqp.Config) *running {
 	c.Helper()
-	publisher, err := rabbitmq.NewPublisher(broker, rabbitmq.PublisherConfig{Timeout: 2 * time.Second})
+	publisher, err := rabbitmq.NewPublisher(broker, rabbitmq.PublisherConfig{Timeout: 5 * time.Second})
 	require.NoError(c, err)
 	c.Cleanup(func() { assert.NoError(c, publisher.Close()) })
 	own := c.db.Open(c, testdb.Via(c.toDatabase.Addr()))
