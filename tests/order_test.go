@@ -263,7 +263,7 @@ func TestAReplyThatAHandlerWaitsFor(t *testing.T) {
 			}
 			got <- err
 			return nil, err
-		}, millrace.Inbox{Store: b.store, Timeout: 5 * time.Second}.Middleware) // in which a busy machine sends the command
+		}, millrace.Inbox{Store: b.store, Timeout: 10 * time.Second, Options: inbox.Options{TwinWait: rig.Patience}}.Middleware) // in which a busy machine sends the command
 		assert.False(t, s.deliver(newMessage("x")))
 		require.ErrorContains(t, rig.Within(t, got, "the handler did not run"), context.DeadlineExceeded.Error())
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_outbox`))

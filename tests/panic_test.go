@@ -121,7 +121,7 @@ func (b *bed) survives(name string, set func(*inbox.Config, *millrace.Inbox), ru
 	pool.SetMaxOpenConns(3)
 	defer pool.Close() //nolint:errcheck // the test is over
 	var config inbox.Config
-	i := millrace.Inbox{Consumer: name, Options: inbox.Options{RecordFailures: true}}
+	i := millrace.Inbox{Consumer: name, Options: inbox.Options{RecordFailures: true, TwinWait: rig.Patience}}
 	set(&config, &i)
 	store := rig.NewStore(b, pool.DB, config)
 	i.Store = store
@@ -203,7 +203,7 @@ func (b *bed) survivesReturning(name string, set func(*returning)) {
 	pool := b.db.Open(b)
 	pool.SetMaxOpenConns(3)
 	defer pool.Close() //nolint:errcheck // the test is over
-	r := returning{&inbox.Config{}, &millrace.Inbox{Consumer: name, Options: inbox.Options{RecordFailures: true}}, &box.Config{}}
+	r := returning{&inbox.Config{}, &millrace.Inbox{Consumer: name, Options: inbox.Options{RecordFailures: true, TwinWait: rig.Patience}}, &box.Config{}}
 	set(&r)
 	var err error
 	r.Store, err = inbox.NewStore(pool.DB, *r.Config)

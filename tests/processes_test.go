@@ -63,7 +63,7 @@ func TestCopiesAtOnceInProcesses(t *testing.T) {
 func copiesAtOnce(b *bed, processes, goroutines int) {
 	const others = 25 // per process
 	settings := b.settings()
-	settings.TwinWait = 30 * time.Second // the twins wait while other messages flow
+	settings.TwinWait, settings.Timeout = rig.Patience, rig.Patience // the twins wait while other messages flow
 	services := b.start(processes, settings)
 	same := letter()
 	for _, p := range services {
@@ -160,7 +160,7 @@ func TestFrozenHostLosesItsClaim(t *testing.T) {
 		t.Run(dialect, func(t *testing.T) {
 			t.Parallel()
 			b := newBed(t, testdb.On(t, dialect))
-			limit := 5 * time.Second // no service is held up for as long
+			limit := 10 * time.Second // no service is held up for as long
 			settings := b.settings(testdb.FrozenHosts(limit, 30*time.Second))
 			frozen, msg := b.freeze(settings)
 			twin := process.Start(t, settings)

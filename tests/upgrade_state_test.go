@@ -48,7 +48,7 @@ type refusals struct {
 
 func newRefusals(t *testing.T, db *testdb.DB) *refusals {
 	b := newBed(t, db)
-	return &refusals{b, b.oneHandler("orders", effect, millrace.Inbox{Store: b.store, Options: inbox.Options{OnReplay: inbox.ReplayRefuse}}.Middleware)}
+	return &refusals{b, b.oneHandler("orders", effect, millrace.Inbox{Store: b.store, Options: inbox.Options{OnReplay: inbox.ReplayRefuse, TwinWait: rig.Patience}}.Middleware)}
 }
 
 // refuse delivers a replayed message, and returns it with its row.

@@ -88,7 +88,7 @@ func TestBatchOutlivesIdleTimeout(t *testing.T) {
 	t.Parallel()
 	db := testdb.On(t, "postgres")
 	publish(t, newPublisher(t, db, "orders"), "orders", "1", "2", "3", "4", "5", "6", "7", "8")
-	const idle = 7 * time.Second // six messages take longer than that, and one by far does not
+	const idle = 12 * time.Second // six messages take longer than that, and one by far does not
 	frozen := db.Open(t, testdb.FrozenHosts(idle, time.Minute))
 	for _, c := range []struct {
 		size  int

@@ -64,7 +64,7 @@ var aloneBodies = []testdb.Body{
 		var log rig.Lines
 		a, logger := newAlone(b, 1), watermill.NewSlogLogger(slog.New(slog.NewTextHandler(&log, nil)))
 		durable := storeFirst(rig.NewStore(b, b.db.Open(b).DB, inbox.Config{WithoutPlugin: true, Logger: logger}))
-		durable.Lease = 6 * time.Second // which is also how long a message waits to be alone
+		durable.Lease = 10 * time.Second // which is also how long a message waits to be alone
 		entered, goOn := make(chan struct{}), map[string]chan struct{}{}
 		slow := newMessages(2)
 		for _, msg := range slow {

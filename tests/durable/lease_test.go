@@ -72,7 +72,7 @@ var leaseBodies = []testdb.Body{
 	})},
 	{Name: "an outage that is longer than a lease", Why: "what the handler has meanwhile is not taken from it, and charged with nothing",
 		Run: wired(func(t *testing.T, b *bed, wire *servers.Wire, durable pubsub.Durable, events *rig.Events) {
-			durable.MaxAttempts, durable.Concurrency, durable.Lease = 1, 2, 6*time.Second
+			durable.MaxAttempts, durable.Concurrency, durable.Lease = 1, 2, 10*time.Second
 			var runs counter
 			entered, goOn := make(chan struct{}, 2), make(chan struct{})
 			s := b.start(durable, silent(func(msg *message.Message) error {

@@ -65,7 +65,7 @@ func (b *bed) inEpoch(epoch int, gate millrace.VersionGate) *proc {
 	p := b.proc(consumer, gate)
 	p.store = b.process()
 	p.queue = rig.Queue(b, p.store, inbox.QueueConfig{Consumer: consumer, Epoch: epoch})
-	p.handler = millrace.Inbox{Store: p.store, Consumer: consumer, Options: inbox.Options{Epoch: epoch}}.Middleware(gate.Middleware(p.handle))
+	p.handler = millrace.Inbox{Store: p.store, Consumer: consumer, Options: inbox.Options{Epoch: epoch, TwinWait: rig.Patience}}.Middleware(gate.Middleware(p.handle))
 	return p
 }
 

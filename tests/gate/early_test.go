@@ -224,7 +224,7 @@ func TestAMiddlewareThatChangesVersions(t *testing.T) {
 			}
 		}
 		b.queued(b.store)
-		h := millrace.Inbox{Store: b.store, Consumer: consumer}.Middleware(unpack(millrace.VersionGate{}.Middleware(handler)))
+		h := millrace.Inbox{Store: b.store, Consumer: consumer, Options: inbox.Options{TwinWait: rig.Patience}}.Middleware(unpack(millrace.VersionGate{}.Middleware(handler)))
 		var all sync.WaitGroup
 		for n := range int64(100) {
 			msg := change(fmt.Sprint("a", n%20), n/20+6) // by its envelope, it would wait

@@ -40,7 +40,7 @@ func (b *bed) proc(consumer string, gate millrace.VersionGate) *proc {
 	b.Cleanup(p.die)
 	p.store = b.newStore(p.pool.DB, inbox.Config{})
 	p.queue = rig.Queue(b, p.store, inbox.QueueConfig{Consumer: consumer})
-	p.handler = millrace.Inbox{Store: p.store, Consumer: consumer}.Middleware(gate.Middleware(p.handle))
+	p.handler = millrace.Inbox{Store: p.store, Consumer: consumer, Options: inbox.Options{TwinWait: rig.Patience}}.Middleware(gate.Middleware(p.handle))
 	p.pool.Set(faults.Plan{Before: p.before, After: p.after})
 	return p
 }

@@ -107,7 +107,7 @@ func (b *bed) newRouter(
 	router := rig.NewRouter(b)
 	router.AddPlugin(store.Plugin())
 	router.AddMiddleware(outside...)
-	router.AddMiddleware(millrace.Inbox{Store: store}.Middleware, gate.Middleware)
+	router.AddMiddleware(millrace.Inbox{Store: store, Options: inbox.Options{TwinWait: rig.Patience}}.Middleware, gate.Middleware)
 	return router
 }
 

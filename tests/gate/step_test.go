@@ -25,7 +25,7 @@ import (
 
 // between wraps a handler in an inbox, a middleware and a gate.
 func (b *bed) between(middleware message.HandlerMiddleware, gate millrace.VersionGate) message.HandlerFunc {
-	return millrace.Inbox{Store: b.store, Consumer: consumer}.Middleware(middleware(gate.Middleware(handler)))
+	return millrace.Inbox{Store: b.store, Consumer: consumer, Options: inbox.Options{TwinWait: rig.Patience}}.Middleware(middleware(gate.Middleware(handler)))
 }
 
 // unlessMarked is a middleware that does something else with messages that have this field.

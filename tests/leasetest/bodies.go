@@ -138,12 +138,16 @@ func outlived(t *testing.T, open Open, lasts time.Duration) bool {
 	t.Helper()
 	var c counter
 	g := newGate()
-	store := &beating{open(t), make(chan struct{}, 4)}
+	store := &beating{open(t), make(chan error, 4)}
 	slow, p := start(t, store), start(t, open(t))
 	fresh := func(d *millrace.Deduplicate) { d.Epoch = int(lasts.Seconds()) }
 	done := g.begin(t, slow.wrap(g.handle, fresh, lasting(lasts)))
 	for range cap(store.extended) {
-		rig.Within(t, store.extended, "a heartbeat")
+		if rig.Within(t, store.extended, "a heartbeat") != nil {
+			g.result <- nil
+			_ = <-done // a store may still confirm what nobody else took
+			return false
+		}
 	}
 	err := deliver(p.wrap(c.handle, fresh, wait(time.Millisecond)), "a")
 	g.result <- nil

@@ -138,14 +138,14 @@ type frozen struct{ lease.Store }
 // beating tells of the leases that it extended, as far as extended has room.
 type beating struct {
 	lease.Store
-	extended chan struct{}
+	extended chan error // nil, or that it was lost
 }
 
 func (b *beating) Extend(ctx context.Context, key lease.Key, token int64, d time.Duration) error {
 	err := b.Store.(lease.Extender).Extend(ctx, key, token, d)
-	if err == nil {
+	if err == nil || errors.Is(err, inbox.ErrLeaseLost) {
 		select {
-		case b.extended <- struct{}{}:
+		case b.extended <- err:
 		default:
 		}
 	}

@@ -98,7 +98,7 @@ type team struct {
 
 func newTeam(t *town, stop relayproc.Point) *team {
 	t.Helper()
-	t.settings.Lease = 3 * time.Second
+	t.settings.Lease = 12 * time.Second
 	s := t.settings
 	s.Lanes = 1 // so that one call at most is under way
 	s.Name, s.Stop, s.Unaware = "frozen", stop, stop == relayproc.MidPublish

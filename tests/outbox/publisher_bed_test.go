@@ -106,7 +106,7 @@ func newOrder() *message.Message { return message.NewMessage(watermill.NewUUID()
 
 // handler wraps h as a router would.
 func (o *office) handler(h message.HandlerFunc, change ...func(*millrace.Inbox)) message.HandlerFunc {
-	i := millrace.Inbox{Store: o.store, Consumer: "billing"}
+	i := millrace.Inbox{Store: o.store, Consumer: "billing", Options: inbox.Options{TwinWait: rig.Patience}}
 	for _, c := range change {
 		c(&i)
 	}

@@ -21,7 +21,7 @@ var relayEndBodies = []testdb.Body{
 		p, b, g := newPost(t, db), newStrict(t), newGate()
 		b.before = g.wait
 		all := p.store("orders", append(b.letters("k", 30), b.letters("", 5)...)...)
-		relay := p.relayTo(b, func(c *outbox.RelayConfig) { c.Lanes, c.Drain, c.Lease = 1, time.Hour, 10*time.Second })
+		relay := p.relayTo(b, func(c *outbox.RelayConfig) { c.Lanes, c.Drain, c.Lease = 1, time.Hour, 15*time.Second })
 		<-g.entered
 		relay.tell()
 		late := p.store("orders", b.letters("", 1)...)

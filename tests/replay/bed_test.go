@@ -52,7 +52,7 @@ func newBed(t *testing.T, db *testdb.DB) *bed {
 		b.exec(`INSERT INTO projection (account, total, orders) VALUES (?, 0, 0)`, i)
 	}
 	b.epoch(0)
-	b.mailing = millrace.Inbox{Store: b.store, Consumer: "mail", Options: inbox.Options{OnReplay: inbox.ReplayRefuse}}.Middleware(b.mail)
+	b.mailing = millrace.Inbox{Store: b.store, Consumer: "mail", Options: inbox.Options{OnReplay: inbox.ReplayRefuse, TwinWait: rig.Patience}}.Middleware(b.mail)
 	return b
 }
 
@@ -60,7 +60,7 @@ func newBed(t *testing.T, db *testdb.DB) *bed {
 func (b *bed) epoch(epoch int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.projection = millrace.Inbox{Store: b.store, Consumer: "projection", Options: inbox.Options{Epoch: epoch, Journal: true}}.Middleware(project)
+	b.projection = millrace.Inbox{Store: b.store, Consumer: "projection", Options: inbox.Options{Epoch: epoch, Journal: true, TwinWait: rig.Patience}}.Middleware(project)
 }
 
 func (b *bed) exec(query string, args ...any) { b.Helper(); b.db.Do(b, query, args...) }

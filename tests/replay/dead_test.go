@@ -24,7 +24,7 @@ var deadBodies = []testdb.Body{
 		b.relay()
 		var mended atomic.Bool
 		b.mu.Lock()
-		b.projection = millrace.Inbox{Store: b.store, Consumer: "projection", Options: inbox.Options{RecordFailures: true, OnReplay: inbox.ReplayRefuse}}.Middleware(
+		b.projection = millrace.Inbox{Store: b.store, Consumer: "projection", Options: inbox.Options{RecordFailures: true, OnReplay: inbox.ReplayRefuse, TwinWait: rig.Patience}}.Middleware(
 			func(msg *message.Message) ([]*message.Message, error) {
 				if !mended.Load() {
 					return nil, errors.New("it fails")
