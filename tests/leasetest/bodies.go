@@ -145,7 +145,9 @@ func outlived(t *testing.T, open Open, lasts time.Duration) bool {
 	for range cap(store.extended) {
 		if rig.Within(t, store.extended, "a heartbeat") != nil {
 			g.result <- nil
-			_ = <-done // a store may still confirm what nobody else took
+			if err := <-done; err != nil { // a store may still confirm what nobody else took
+				require.ErrorIs(t, err, inbox.ErrLeaseLost)
+			}
 			return false
 		}
 	}
