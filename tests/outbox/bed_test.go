@@ -141,7 +141,7 @@ func (w *watched) until(t testing.TB, what string, holds func() bool) {
 	defer w.mu.Unlock()
 	for !holds() {
 		if time.Now().After(end) {
-			require.FailNow(t, "never: "+what)
+			require.FailNow(t, "never: "+what, "the goroutines of this test:\n%s", rig.Where(t))
 		}
 		w.changed.Wait()
 	}

@@ -26,7 +26,7 @@ func Eventually(t testing.TB, what string, holds func() bool) {
 	pause := 2 * time.Millisecond
 	for end := time.Now().Add(Patience); !holds(); pause = min(pause*5/4, 50*time.Millisecond) {
 		if time.Now().After(end) {
-			require.Fail(t, "too late", what)
+			require.Fail(t, "too late", "%s; the goroutines of this test:\n%s", what, Where(t))
 		}
 		time.Sleep(pause)
 	}
@@ -61,7 +61,7 @@ func Within[T any](t testing.TB, from <-chan T, what string) T {
 	case got := <-from:
 		return got
 	case <-time.After(Patience):
-		require.Fail(t, "too late", what)
+		require.Fail(t, "too late", "%s; the goroutines of this test:\n%s", what, Where(t))
 		panic("unreachable")
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/tests/rig"
 )
 
 // DB is a pool on a database of one test's own. The pool is closed when the test that asked for
@@ -87,6 +88,7 @@ func At(t testing.TB, dialect, admin string, opts ...Option) *DB {
 
 func (s *system) open(t testing.TB, admin string, empty bool, opts []Option) *DB {
 	t.Helper()
+	rig.Own(t)
 	began := time.Now()
 	dsn, k := s.fresh(t, admin, empty)
 	db := &DB{Dialect: s.dialect, Driver: s.tested(), DSN: dsn, flavour: s.flavour(t, admin), kept: k}
