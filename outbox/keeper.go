@@ -16,6 +16,9 @@ import (
 // errLeaseLost says that the relay did not extend its lease in time.
 var errLeaseLost = errors.New("the relay did not extend its lease in time and lost it")
 
+// errCutOff says that it did so before it knew the result of every message on its way.
+var errCutOff = errors.New("messages were on their way, and may be sent again, with the same UUIDs")
+
 // keeper holds a relay's lease and its fair share of the shards. It gives up a shard only
 // when the pump has nothing of it in hand.
 type keeper struct {

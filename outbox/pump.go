@@ -97,7 +97,7 @@ func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-c
 	defer p.end()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	stop, stopped, drained := ctx.Done(), ctx.Err, (<-chan time.Time)(nil)
+	stop, drained := ctx.Done(), (<-chan time.Time)(nil)
 	ctx = context.WithoutCancel(ctx)
 	defer p.leaveOutage(ctx)
 	drain := func() {
@@ -126,8 +126,8 @@ func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-c
 		case <-drained:
 			return p.undrained()
 		case err := <-lost:
-			if p.close(); stopped() != nil && p.idle() { // it ends as it does without a loss
-				return p.failure
+			if p.close(); !p.idle() {
+				err = fmt.Errorf("%w: %w", err, errCutOff)
 			}
 			return err
 		case o := <-k.changes:

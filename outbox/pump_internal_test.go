@@ -226,20 +226,23 @@ func TestAPumpThatStopsEndsItsLook(t *testing.T) {
 	require.NoError(t, conn.Close())
 }
 
-// Both are there at once after a process stood still.
+// A process that stood still is told to stop in the same moment, or soon after it.
 func TestALeaseThatIsLostAtTheEnd(t *testing.T) {
-	r := newTestRelay(t, oneLane(RelayConfig{}))
-	lost := make(chan error, 1)
-	lost <- errLeaseLost
-	require.ErrorIs(t, newPump(r, newLease(), false).work(t.Context(), newKeeper(r), lost, nil), errLeaseLost, "it starts over")
-
 	ended, end := context.WithCancel(t.Context())
-	end()
-	for range 20 {
-		lost := make(chan error, 1)
-		lost <- errLeaseLost
-		require.NoError(t, newPump(r, newLease(), false).work(ended, newKeeper(r), lost, nil), "nothing was on its way")
-	}
+	shares := make(chan int, 2)
+	r := newTestRelay(t, oneLane(RelayConfig{Observers: []Observer{On(func(_ context.Context, e Event) {
+		if e.Count == 0 { // between the loss and the end of Run
+			end()
+		}
+		shares <- e.Count
+	}, KindShards)}}))
+	result := make(chan error, 1)
+	go func() { result <- r.Run(ended) }()
+	require.Positive(t, <-shares)
+	_, err := r.db.ExecContext(t.Context(), `DELETE FROM millrace_outbox_relays`)
+	require.NoError(t, err)
+	require.NoError(t, <-result, "nothing was on its way")
+	require.Zero(t, <-shares)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	late, taken := make(chan error), make(chan bool)
@@ -257,7 +260,9 @@ func TestALeaseThatIsLostAtTheEnd(t *testing.T) {
 	p.lease.extend(time.Now(), time.Hour)
 	p.shards = allShards
 	p.inHand(mail(1, "", "t"))
-	require.ErrorIs(t, p.work(ctx, newKeeper(r), late, nil), errLeaseLost, "nobody recorded what was sent")
+	err = p.work(ctx, newKeeper(r), late, nil)
+	require.ErrorIs(t, err, errLeaseLost)
+	require.ErrorIs(t, err, errCutOff, "nobody recorded what was sent")
 }
 
 func TestAPumpThatStopsSendsNothingMore(t *testing.T) {

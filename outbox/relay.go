@@ -87,10 +87,10 @@ func (r *Relay) Run(ctx context.Context) error {
 		began := time.Now()
 		err := r.await("its work", func() error { return r.term(ctx) })
 		switch {
-		case ctx.Err() != nil && (errors.Is(err, errDrain) || errors.Is(err, errLeaseLost) || errors.Is(err, errPanicked)):
+		case ctx.Err() != nil && (errors.Is(err, errDrain) || errors.Is(err, errCutOff) || errors.Is(err, errPanicked)):
 			return errorf("relay: %w", err)
 		case ctx.Err() != nil:
-			return nil // it had not begun
+			return nil // nothing was on its way
 		case errors.Is(err, ErrNotMigrated):
 			return errorf("relay: %w", err)
 		}
