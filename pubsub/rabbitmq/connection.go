@@ -109,10 +109,14 @@ func (s *session) end() error {
 }
 
 // lossIn adds [ErrNotConnected] to err, with which a call failed, if the connection was lost meanwhile. What a write
-// fails with comes before amqp091 calls the connection closed.
+// fails with comes before amqp091 calls the connection closed. A refusal by RabbitMQ is no loss, though it may end the
+// connection: the same call would get it again.
 func (s *session) lossIn(err error) error {
+	var answer *amqp091.Error
 	var network net.Error
-	if err == nil || !s.IsClosed() && !errors.As(err, &network) {
+	switch {
+	case errors.As(err, &answer) && answer.Server && answer.Code != amqp091.ConnectionForced, // which is a shutdown
+		err == nil, !s.IsClosed() && !errors.As(err, &network):
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrNotConnected, err)

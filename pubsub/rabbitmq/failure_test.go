@@ -122,6 +122,14 @@ func TestACallThatIsUnderWayAtALossIsNotConnected(t *testing.T) {
 	}
 }
 
+func TestARefusalThatEndsTheConnectionIsNoLoss(t *testing.T) {
+	topic, broker := newAdmin(t, uri(t)).topic(), rabbitmq.NewPubSubConfig(uri(t), "billing", rabbitmq.Queues{})
+	broker.Exchange.Type = "unknown"
+	err := subscriber(t, broker, rabbitmq.SubscriberConfig{}).SubscribeInitialize(topic)
+	require.ErrorContains(t, err, "unknown")
+	require.NotErrorIs(t, err, rabbitmq.ErrNotConnected, "it would be refused again")
+}
+
 // trap holds the n-th message up.
 type trap struct {
 	rabbitmq.Marshaler
