@@ -134,6 +134,9 @@ fuzz: ## run each fuzz target for FUZZTIME (20s)
 	done; \
 	((found)) || echo 'there are no fuzz targets'
 
+# The packages that have benchmarks, but for tests/river's.
+benched = git grep --untracked -l '^func Benchmark' -- '*_test.go' ':!tests/river' | sed 's|[^/]*$$||; s|^|./|' | sort -u
+
 .PHONY: bench
 bench: ## run the benchmarks, with the databases on a disk
 	@export MILLRACE_TEST_DISK=1; $(services); go test -run '^$$' -bench . -timeout 60m ./tests/bench; \
@@ -141,7 +144,7 @@ bench: ## run the benchmarks, with the databases on a disk
 
 .PHONY: bench-once
 bench-once: ## run every benchmark once
-	@$(services); go test -run '^$$' -bench . -benchtime=1x -timeout 20m $(released) ./tests/bench; \
+	@$(services); packages=$$($(benched)); go test -run '^$$' -bench . -benchtime=1x -timeout 20m -vet=off $$packages; \
 	cd tests/river && go test -run '^$$' -bench . -benchtime=1x -timeout 20m .
 
 .PHONY: lint

@@ -11,25 +11,32 @@ limit=${EXAMPLE_TIMEOUT:-180}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+# run tells of a run in $work/NAME.told, and of its success by $work/NAME.ok.
 run() { # folder
-  local name status=0
+  local name
   name=$(basename "$1")
+  if tell "$1" "$name" >"$work/$name.told" 2>&1; then touch "$work/$name.ok"; fi
+  cat "$work/$name.told"
+}
+
+tell() { # folder name
+  local status=0
   if [[ ! -s $1/expected_output.txt ]]; then
-    echo "example $name: expected_output.txt is missing or empty"
+    echo "example $2: expected_output.txt is missing or empty"
     return 1
   fi
-  (cd "$1" && go vet ./... && go build -o "$work/$name" .) || return 1
-  (cd "$1" && timeout "$limit" "$work/$name") >"$work/output" 2>&1 || status=$?
+  (cd "$1" && go build -o "$work/$2" .) || return 1
+  (cd "$1" && timeout "$limit" "$work/$2") >"$work/$2.output" 2>&1 || status=$?
   if ((status == 124)); then
-    echo "example $name: did not end within $limit seconds"
+    echo "example $2: did not end within $limit seconds"
   elif ((status != 0)); then
-    echo "example $name: exit status $status"
+    echo "example $2: exit status $status"
   fi
-  if ! check "$name" "$1/expected_output.txt" || ((status != 0)); then
-    sed 's/^/  | /' "$work/output"
+  if ! check "$2" "$1/expected_output.txt" || ((status != 0)); then
+    sed 's/^/  | /' "$work/$2.output"
     return 1
   fi
-  echo "example $name: ok"
+  echo "example $2: ok"
 }
 
 # composed checks a compose.yaml, which needs no engine.
@@ -51,7 +58,7 @@ check() { # name file
   local pattern missing=0
   while IFS= read -r pattern || [[ -n $pattern ]]; do
     if [[ -z $pattern || $pattern == '#'* ]]; then continue; fi
-    if ! grep -Eq -e "$pattern" "$work/output"; then
+    if ! grep -Eq -e "$pattern" "$work/$1.output"; then
       echo "example $1: no line matches: $pattern"
       missing=1
     fi
@@ -59,12 +66,14 @@ check() { # name file
   return "$missing"
 }
 
-failed=0 found=0
+failed=0 begun=0
 for mod in "$root"/*/go.mod; do
   if [[ ! -e $mod ]]; then continue; fi
-  found=1
-  run "$(dirname "$mod")" || failed=1
+  begun=$((begun + 1))
   if [[ -e $(dirname "$mod")/compose.yaml ]]; then composed "$(dirname "$mod")" || failed=1; fi
+  while (($(jobs -rp | wc -l) >= 2)); do wait -n; done # while one waits, another is built
+  run "$(dirname "$mod")" &
 done
-if ((found == 0)); then echo 'there are no examples'; fi
-exit "$failed"
+wait
+if ((begun == 0)); then echo 'there are no examples'; fi
+(($(find "$work" -name '*.ok' | wc -l) == begun && failed == 0))
