@@ -27,10 +27,6 @@ go_test = go test -exec 'env -u GOTMPDIR'
 # tests too, but of tests/river.
 released = ./... ./cmd/millrace/... ./inboxlint/... ./metrics/... ./middleware/redisleases/... ./mysqldb/... ./pgxdb/... ./tracing/...
 
-# Runs a command in every module.
-in_each_module = modules=$$(git ls-files go.mod '*/go.mod'); for mod in $$modules; do \
-	dir=$$(dirname $$mod); echo "$$dir"; (cd $$dir && $(1)) || exit 1; done
-
 .PHONY: help
 help: ## list the targets
 	@sed -En 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -152,7 +148,8 @@ lint: $(GOLANGCI_LINT) ## check formatting, go.mod, and what golangci-lint finds
 	@unformatted=$$(gofmt -l .); \
 	if [[ -n $$unformatted ]]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
 	@tests/tidy.sh -diff
-	@$(call in_each_module,$(GOLANGCI_LINT) run --config=$(CURDIR)/.golangci.yml ./...)
+	@$(GOLANGCI_LINT) run $$(go list -m -f '{{.Dir}}/...')
+	@cd tests/river && $(GOLANGCI_LINT) run --config=$(CURDIR)/.golangci.yml ./...
 
 .PHONY: modules
 modules: ## install the command and import every module by a version, as users do

@@ -79,7 +79,7 @@ func service(t *testing.T, driver string, handle func(ctx context.Context, tx pg
 		Databases: []inboxtest.Database{{Driver: driver, DSN: testdb.On(t, "postgres", testdb.Empty()).DSN}},
 		Inputs:    inboxtest.To("in", message.NewMessage("a", nil), message.NewMessage("b", nil)),
 		Prepare: func(ctx context.Context, db *sqlx.DB) error {
-			store, err := inbox.NewStore(db, inbox.Config{}) //nolint:contextcheck // it takes none
+			store, err := inbox.NewStore(db, inbox.Config{})
 			if err == nil {
 				err = store.Migrate(ctx)
 			}

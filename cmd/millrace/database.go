@@ -71,7 +71,7 @@ func (a *app) storeWith(ctx context.Context, how manner, config inbox.Config) (*
 	if config.Logger == nil {
 		config.Logger = warnings{app: a}
 	}
-	store, err := inbox.NewStore(db, config) //nolint:contextcheck // it is told the dialect, and asks nobody
+	store, err := inbox.NewStore(db, config)
 	if err != nil {
 		return nil, &coded{exitUsage, err}
 	}
@@ -90,7 +90,6 @@ func (a *app) publisher(ctx context.Context) (*outbox.Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	//nolint:contextcheck // it is told the dialect, and asks nobody
 	out, err := outbox.NewPublisher(db, outbox.Config{
 		Dialect: a.at.dialect, Schema: a.flags.schema, TablePrefix: a.flags.prefix, Standalone: true,
 	})

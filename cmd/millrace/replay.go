@@ -248,14 +248,12 @@ func (a *app) replayer(ctx context.Context) (*replay.Replayer, *inbox.Store, *ou
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	//nolint:contextcheck // it is told the dialect, and asks nobody
 	out, err := outbox.NewPublisher(a.at.db, outbox.Config{
 		Dialect: a.at.dialect, Schema: a.flags.schema, TablePrefix: a.flags.prefix, OrderKey: replay.OrderKey,
 	})
 	if err != nil {
 		return nil, nil, nil, &coded{exitUsage, err}
 	}
-	//nolint:contextcheck // it is told the dialect, and asks nobody
 	replayer, err := replay.New(a.at.db, store, replay.Config{
 		Dialect: a.at.dialect, Schema: a.flags.schema, TablePrefix: a.flags.prefix, Namespace: a.flags.namespace,
 		Logger: watermill.NopLogger{}, // the command says it all

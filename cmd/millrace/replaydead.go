@@ -114,7 +114,6 @@ func (r *replaying) subscriber(ctx context.Context) (message.Subscriber, error) 
 		if err != nil {
 			return nil, err
 		}
-		//nolint:contextcheck // it is told the dialect, and asks nobody
 		sub, err := watermillsql.NewSubscriber(db, watermillsql.SubscriberConfig{
 			ConsumerGroup: group, Dialect: r.at.dialect, Logger: warnings{app: r.app},
 		})

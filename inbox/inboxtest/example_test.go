@@ -37,7 +37,7 @@ func ExampleExhaust() {
 
 	scenario := inboxtest.Scenario{
 		Prepare: func(ctx context.Context, db *sqlx.DB) error {
-			store, err := inbox.NewStore(db, inbox.Config{}) //nolint:contextcheck // it takes none
+			store, err := inbox.NewStore(db, inbox.Config{})
 			if err != nil {
 				return err
 			}

@@ -24,7 +24,7 @@ import (
 func accounts(wire func(p *inboxtest.Process, store *inbox.Store) error) inboxtest.Scenario {
 	return inboxtest.Scenario{
 		Prepare: func(ctx context.Context, db *sqlx.DB) error {
-			store, err := inbox.NewStore(db, inbox.Config{}) //nolint:contextcheck // it takes none
+			store, err := inbox.NewStore(db, inbox.Config{})
 			if err != nil {
 				return err
 			}

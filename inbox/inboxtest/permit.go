@@ -27,7 +27,7 @@ func (p *place) permit(ctx context.Context, db Database) error {
 	if db.DropAll {
 		return nil
 	}
-	d, err := dialect.Of(p.plain, "", dialect.Names{}) //nolint:contextcheck // it takes none
+	d, err := dialect.Of(p.plain, "", dialect.Names{})
 	if err != nil {
 		return err
 	}

@@ -61,7 +61,7 @@ func (p *place) prepare(ctx context.Context) error {
 }
 
 func (p *place) look(ctx context.Context) error {
-	d, err := dialect.Of(p.plain, "", dialect.Names{Prefix: p.scenario.TablePrefix}) //nolint:contextcheck // it takes none
+	d, err := dialect.Of(p.plain, "", dialect.Names{Prefix: p.scenario.TablePrefix})
 	if err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (p *place) look(ctx context.Context) error {
 	p.dialect = d.Name
 	p.abortsOnError = d.Name == dialect.PostgresName
 	p.survivesInterrupts = d.Name == dialect.SQLiteName
-	store, err := inbox.NewStore(p.plain, inbox.Config{ //nolint:contextcheck // it takes none
+	store, err := inbox.NewStore(p.plain, inbox.Config{
 		TablePrefix: p.scenario.TablePrefix, Namespace: p.scenario.Namespace, Logger: watermill.NopLogger{},
 	})
 	if err != nil {
@@ -170,7 +170,7 @@ func (p *place) renew(ctx context.Context) error {
 			slices.Reverse(p.kept.tables) // foreign keys may want the other order
 		}
 	}
-	d, err := dialect.Of(p.plain, "", dialect.Names{Prefix: p.scenario.TablePrefix}) //nolint:contextcheck // it takes none
+	d, err := dialect.Of(p.plain, "", dialect.Names{Prefix: p.scenario.TablePrefix})
 	if err != nil {
 		return err
 	}
@@ -198,7 +198,7 @@ func (p *place) forget() error {
 	}
 	time.Sleep(aMoment) // Purge keeps claims of the last microsecond
 	for _, namespace := range namespaces {
-		store, err := inbox.NewStore(p.plain, inbox.Config{ //nolint:contextcheck // it takes none
+		store, err := inbox.NewStore(p.plain, inbox.Config{
 			TablePrefix: p.scenario.TablePrefix, Namespace: namespace, Logger: watermill.NopLogger{},
 		})
 		if err == nil {

@@ -59,7 +59,7 @@ func serve(c *process.Child, settings membership) error {
 // start tries until the broker can be reached, or ctx ends.
 func (m *member) start(ctx context.Context) *service {
 	for ctx.Err() == nil {
-		s, err := newService(m.membership) //nolint:contextcheck // it takes none
+		s, err := newService(m.membership)
 		if err == nil {
 			return s
 		}

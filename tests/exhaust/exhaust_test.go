@@ -120,7 +120,7 @@ type service struct {
 func (s service) scenario() inboxtest.Scenario {
 	scenario := inboxtest.Scenario{
 		Prepare: func(ctx context.Context, db *sqlx.DB) error {
-			store, err := inbox.NewStore(db, inbox.Config{}) //nolint:contextcheck // it takes none
+			store, err := inbox.NewStore(db, inbox.Config{})
 			if err != nil {
 				return err
 			}

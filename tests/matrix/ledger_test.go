@@ -18,7 +18,7 @@ import (
 
 // prepare makes the tables of Millrace and of the service.
 func prepare(ctx context.Context, db *sqlx.DB) error {
-	store, err := inbox.NewStore(db, inbox.Config{}) //nolint:contextcheck // it takes none
+	store, err := inbox.NewStore(db, inbox.Config{})
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (s *service) disordered(f *performance, inputs []inboxtest.Input) (all []st
 
 // misplaced are messages that are stored and should not be, or the other way round (I2, I6).
 func (s *service) misplaced(ctx context.Context, db *sqlx.DB, f *performance) ([]string, error) {
-	store, err := s.reader(db) //nolint:contextcheck // it takes none
+	store, err := s.reader(db)
 	if err != nil {
 		return nil, err
 	}
@@ -218,7 +218,7 @@ func (s *service) unjournaled(ctx context.Context, db *sqlx.DB, f *performance) 
 	if !s.inbox.Journal {
 		return nil, nil
 	}
-	store, err := s.reader(db) //nolint:contextcheck // it takes none
+	store, err := s.reader(db)
 	if err != nil {
 		return nil, err
 	}

@@ -44,7 +44,7 @@ func scenario() inboxtest.Scenario {
 	const want = "x y"
 	return inboxtest.Scenario{
 		Prepare: func(ctx context.Context, db *sqlx.DB) error {
-			store, err := inbox.NewStore(db, inbox.Config{}) //nolint:contextcheck // it takes none
+			store, err := inbox.NewStore(db, inbox.Config{})
 			if err != nil {
 				return err
 			}

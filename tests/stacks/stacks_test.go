@@ -91,7 +91,7 @@ type ledger struct {
 func scenarioOf(stack func(p *inboxtest.Process) error) inboxtest.Scenario {
 	return inboxtest.Scenario{
 		Prepare: func(ctx context.Context, db *sqlx.DB) error {
-			store, err := inbox.NewStore(db, inbox.Config{}) //nolint:contextcheck // it takes none
+			store, err := inbox.NewStore(db, inbox.Config{})
 			if err != nil {
 				return err
 			}

@@ -84,7 +84,7 @@ type try struct {
 func (t *Trial) Run(ctx context.Context) (features []Feature, err error) {
 	t.prefix = TablePrefix + strings.ToLower(rand.Text()[:8]) + "_"
 	for _, pool := range t.Pools {
-		node, err := database.Open(pool, t.Dialect, dialect.Names{Schema: t.Schema, Prefix: t.prefix}) //nolint:contextcheck // it is told the dialect
+		node, err := database.Open(pool, t.Dialect, dialect.Names{Schema: t.Schema, Prefix: t.prefix})
 		if err != nil {
 			return nil, err
 		}

@@ -20,7 +20,7 @@ import (
 
 // handled runs h behind an inbox on a message.
 func (t *Trial) handled(ctx context.Context, uuid string, h message.NoPublishHandlerFunc) error {
-	store, err := t.store(0) //nolint:contextcheck // it is told the dialect
+	store, err := t.store(0)
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func inboxWorks(ctx context.Context, t *Trial) (string, error) {
 	if runs != 1 {
 		return fmt.Sprintf("a message that was delivered twice is handled %d times", runs), nil
 	}
-	store, err := t.store(0) //nolint:contextcheck // it is told the dialect
+	store, err := t.store(0)
 	if err != nil {
 		return "", err
 	}
@@ -80,7 +80,7 @@ func failuresAreNoticed(ctx context.Context, t *Trial) (string, error) {
 
 // endsAreNoticed: in a transaction that has ended no message is stored, and its handler is not reported as successful.
 func endsAreNoticed(ctx context.Context, t *Trial) (string, error) {
-	out, err := outbox.NewPublisher(t.node(0).DB, outbox.Config{ //nolint:contextcheck // it is told the dialect
+	out, err := outbox.NewPublisher(t.node(0).DB, outbox.Config{
 		Dialect: t.Dialect, Schema: t.Schema, TablePrefix: t.prefix,
 	})
 	if err != nil {
@@ -142,14 +142,12 @@ func outboxWorks(ctx context.Context, t *Trial) (string, error) {
 		return "", err // of other tries
 	}
 	s := &sent{keys: map[string][]string{}, all: make(chan struct{}), left: 2 * perKey}
-	//nolint:contextcheck // both are told the dialect
 	out, err := outbox.NewPublisher(t.node(0).DB, outbox.Config{
 		Dialect: t.Dialect, Schema: t.Schema, TablePrefix: t.prefix, OrderKey: outbox.ByMetadata("key"),
 	})
 	if err != nil {
 		return "", err
 	}
-	//nolint:contextcheck // it is told the dialect
 	relay, err := outbox.NewRelay(t.node(1).DB, s, outbox.RelayConfig{
 		Dialect: t.Dialect, Schema: t.Schema, TablePrefix: t.prefix, Logger: watermill.NopLogger{},
 	})
@@ -202,7 +200,7 @@ func outboxWorks(ctx context.Context, t *Trial) (string, error) {
 
 // queueWorks: a message whose handler fails is tried again from the table.
 func queueWorks(ctx context.Context, t *Trial) (string, error) {
-	store, err := t.store(0) //nolint:contextcheck // it is told the dialect
+	store, err := t.store(0)
 	if err != nil {
 		return "", err
 	}
