@@ -94,9 +94,11 @@ test-cluster: ## kill and cut off the nodes of clusters under load: Galera, Rabb
 test-short: ## run what needs no service: unit tests and SQLite
 	@unset $${!MILLRACE_TEST_@}; go test -short $(released)
 
+ROUNDS ?= 20
+
 .PHONY: stress
-stress: ## run every test 20 times, with all its rounds and what takes minutes
-	@$(services); export MILLRACE_TEST_LONG=1; $(race) -count=20 -timeout 10h $(released)
+stress: ## run every test ROUNDS (20) times, with all its rounds and what takes minutes (PKG=./outbox: one package)
+	@$(services); export MILLRACE_TEST_LONG=1; packages="$(or $(PKG),$$($(tested)))"; $(race) -count=$(ROUNDS) -timeout 10h $$packages
 
 .PHONY: exhaust
 exhaust: ## play every service with every fault at every point, and thousands of random faults
