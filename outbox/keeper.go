@@ -164,7 +164,7 @@ func (k *keeper) rest(ctx context.Context, pause time.Duration) bool {
 			if err != nil && ctx.Err() == nil {
 				k.log.Error("outbox: the relay could not give up shards; retrying", database.Explain(err), nil)
 			}
-			if k.owned != before {
+			if err == nil && k.owned != before {
 				return true
 			}
 		}
@@ -174,7 +174,7 @@ func (k *keeper) rest(ctx context.Context, pause time.Duration) bool {
 // beat extends the lease when it is time, and takes or gives up shards. It reports whether the
 // relay owns its share.
 func (k *keeper) beat(ctx context.Context) (settled bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, k.config.Lease/2)
+	ctx, cancel := context.WithTimeout(ctx, min(k.config.Lease/2, lookTimeout))
 	defer cancel()
 	if time.Since(k.extended) >= k.config.Lease/3 {
 		if err := k.extend(ctx); err != nil {
@@ -263,17 +263,17 @@ func (k *keeper) work(shards shardSet) {
 	k.changes <- order{shards, k.asked}
 }
 
-// free gives up the shards that the pump no longer works on.
+// free gives up the shards that the pump no longer works on. After a failure the tables tell whether they are gone.
 func (k *keeper) free(ctx context.Context, left shardSet) error {
-	ctx, cancel := context.WithTimeout(ctx, k.config.Lease/2)
+	ctx, cancel := context.WithTimeout(ctx, min(k.config.Lease/2, lookTimeout))
 	defer cancel()
 	gone := k.owned &^ left
 	if gone == 0 {
 		return nil
 	}
+	k.owned &= left
 	if _, err := k.db.Exec(ctx, k.sql.ClaimShards, 0, k.generation, gone.mask(), k.lease.token); err != nil {
 		return fmt.Errorf("give up shards: %w", err)
 	}
-	k.owned = left & k.owned
 	return nil
 }

@@ -158,6 +158,7 @@ type flush struct {
 	statements []statement // those that are left
 	doubtful   bool        // the first of them may have been carried out, and its answer lost
 	missing    int         // rows that somebody else has changed
+	unsure     bool        // or may have: a doubtful statement did not change all of its rows
 	err        error
 }
 
@@ -192,7 +193,9 @@ func (f *flush) write(ctx context.Context, d *tables) error {
 		if err != nil {
 			return err
 		}
-		if !f.doubtful {
+		if f.doubtful {
+			f.unsure = f.unsure || int(n) < s.rows
+		} else {
 			f.missing += s.rows - int(n)
 		}
 		f.doubtful, f.statements = false, f.statements[1:]
@@ -212,6 +215,7 @@ func (p *pump) flushed(f *flush) {
 	if f.missing > 0 {
 		p.missed(f)
 	}
+	p.cutOff = p.cutOff || (f.missing > 0 || f.unsure) && !p.lease.valid()
 	for _, id := range f.ledger.letters() {
 		p.letGo(id)
 	}

@@ -81,6 +81,13 @@ func (d *tables) look(ctx context.Context, r *reading) (err error) {
 // lookTimeout bounds a look.
 const lookTimeout = 30 * time.Second
 
+// inTime gives a statement the time of a look.
+func inTime(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	return do(ctx)
+}
+
 func (d *tables) messages(ctx context.Context, query string, args ...any) ([]*letter, error) {
 	var rows []letterRow
 	if err := d.db.SelectContext(ctx, &rows, query, args...); err != nil {

@@ -42,6 +42,7 @@ type pump struct {
 	sent        int
 	failure     error // the first, for RelayBatch
 	beaten      bool  // the outbox was out of reach for Config.Drain: RelayBatch gives up
+	cutOff      bool  // results came too late for the table: the lease had ended
 
 	reader  reader
 	flusher flusher
@@ -115,7 +116,7 @@ func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-c
 		p.sayOverdue(time.Now())
 		switch {
 		case p.closing.Load() && p.idle(), p.once && p.finished():
-			return p.failure
+			return p.result()
 		case p.flusher.beaten && p.lanesIdle():
 			return p.undrained()
 		}
@@ -126,7 +127,7 @@ func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-c
 		case <-drained:
 			return p.undrained()
 		case err := <-lost:
-			if p.close(); !p.idle() {
+			if p.close(); p.cutOff || !p.idle() {
 				err = fmt.Errorf("%w: %w", err, errCutOff)
 			}
 			return err
@@ -189,6 +190,14 @@ func (p *pump) end() {
 // errDrain says that a relay had to stop before it knew the result of every message on its way.
 var errDrain = errors.New("the broker did not confirm, or the database did not record, every message on its way " +
 	"within Drain: they will be sent again, with the same UUIDs")
+
+// result is what a pump returns that has nothing in hand.
+func (p *pump) result() error {
+	if p.cutOff {
+		return fmt.Errorf("%w: %w", errLeaseLost, errCutOff)
+	}
+	return p.failure
+}
 
 // undrained returns errDrain and, for RelayBatch, the first failure.
 func (p *pump) undrained() error {

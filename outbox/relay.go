@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,14 +84,19 @@ func (r *Relay) Run(ctx context.Context) error {
 	beside.Go(func() { r.listen(ctx) })
 	beside.Go(func() { r.purgeAgain(ctx) })
 	failures, waits := 0, false
+	var cutOff error // until another term has these messages
 	for {
 		began := time.Now()
 		err := r.await("its work", func() error { return r.term(ctx) })
 		switch {
-		case ctx.Err() != nil && (errors.Is(err, errDrain) || errors.Is(err, errCutOff) || errors.Is(err, errPanicked)):
-			return errorf("relay: %w", err)
+		case errors.Is(err, errCutOff):
+			cutOff = err
+		case !errors.As(err, new(notBegun)):
+			cutOff = nil
+		}
+		switch {
 		case ctx.Err() != nil:
-			return nil // nothing was on its way
+			return told(cmp.Or(cutOff, err))
 		case errors.Is(err, ErrNotMigrated):
 			return errorf("relay: %w", err)
 		}
@@ -109,13 +115,18 @@ func (r *Relay) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			if errors.Is(err, errPanicked) {
-				return errorf("relay: %w", err)
-			}
-			return nil
+			return told(cmp.Or(cutOff, err))
 		case <-time.After(pause):
 		}
 	}
+}
+
+// told is what Run returns for err when it was told to end: nil if nothing was on its way.
+func told(err error) error {
+	if errors.Is(err, errDrain) || errors.Is(err, errCutOff) || errors.Is(err, errPanicked) {
+		return errorf("relay: %w", err)
+	}
+	return nil
 }
 
 // RelayBatch relays what is stored now and returns how many messages it sent: for those who
@@ -140,6 +151,11 @@ func (r *Relay) Wake() {
 	}
 }
 
+// notBegun is why a term has not begun.
+type notBegun struct{ error }
+
+func (e notBegun) Unwrap() error { return e.error }
+
 func (r *Relay) term(ctx context.Context) error {
 	_, err := r.oneTerm(ctx, false)
 	return err
@@ -150,7 +166,7 @@ func (r *Relay) oneTerm(ctx context.Context, once bool) (sent int, err error) {
 	k := newKeeper(r)
 	k.once = once
 	if err := k.begin(ctx); err != nil {
-		return 0, database.Explain(err)
+		return 0, notBegun{database.Explain(err)}
 	}
 	rings, leave := r.rings() //nolint:contextcheck // it sends notices also while the relay stops
 	defer leave()
@@ -236,12 +252,16 @@ func (r *Relay) purgeAgain(ctx context.Context) {
 func (r *Relay) Purge(ctx context.Context) (int, error) {
 	const batch = 1000
 	var now int64
-	if err := r.db.GetContext(ctx, &now, r.db.Dialect.Now); err != nil {
+	if err := inTime(ctx, func(ctx context.Context) error { return r.db.GetContext(ctx, &now, r.db.Dialect.Now) }); err != nil {
 		return 0, fmt.Errorf("outbox: purge: %w", database.Explain(err))
 	}
 	total := 0
 	for {
-		n, err := r.db.Exec(ctx, r.sql.PurgeSent, now, batch)
+		var n int64
+		err := inTime(ctx, func(ctx context.Context) (err error) {
+			n, err = r.db.Exec(ctx, r.sql.PurgeSent, now, batch)
+			return err
+		})
 		total += int(n)
 		if err != nil {
 			return total, fmt.Errorf("outbox: purge: %w", database.Explain(err))
