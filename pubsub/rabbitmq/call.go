@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -51,6 +52,10 @@ func (c *call) run() {
 		c.underway = make(map[string]int, min(len(c.messages), c.window))
 	}
 	for i := range c.messages {
+		if c.ctx.Err() != nil { // Publish may have returned, and the messages are the caller's again
+			c.broken = c.overdue()
+			break
+		}
 		p, err := c.marshal(i)
 		if err != nil {
 			c.awaitAll()
@@ -208,13 +213,14 @@ func (c *call) overdue() error {
 
 // blame gives each message without an answer its error.
 func (c *call) blame() {
-	c.takeReturns()
 	var open []*item
 	for i := c.settled; i < c.sent; i++ {
-		if it := &c.items[i]; !c.answered(it) && it.err == nil { // it was not returned either
+		if it := &c.items[i]; !c.answered(it) {
 			open = append(open, it)
 		}
 	}
+	c.takeReturns() // those of all that have an answer
+	open = slices.DeleteFunc(open, func(it *item) bool { return it.err != nil })
 	guilty := culprit(c.broken)
 	for _, it := range open {
 		if guilty(it.size, len(open) == 1) {

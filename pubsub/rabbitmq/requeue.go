@@ -158,27 +158,44 @@ func (r *requeue) run(ctx context.Context) error {
 	if r.channel, err = session.Channel(); err != nil {
 		return fmt.Errorf("open a channel: %w", err)
 	}
-	q, err := r.channel.QueueDeclarePassive(r.queue, true, false, false, false, nil)
-	if err != nil {
-		return err
+	// During an alarm RabbitMQ reads nothing from a connection that has published, and no call on it ends.
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(farewell, session.sever) })()
+	err = r.all(ctx)
+	// RabbitMQ answers when it has the acks, and puts back the letters that were not acked.
+	silent := time.AfterFunc(r.publisher.config.Timeout, session.sever)
+	defer silent.Stop()
+	if closed := r.channel.Close(); err == nil {
+		err = closed
 	}
-	left := q.Messages
+	return errors.Join(append(r.failures, err)...)
+}
+
+// all looks at each letter that the queue has now.
+func (r *requeue) all(ctx context.Context) error {
+	left, err := r.count()
+	looked := 0
+	if left == 0 && err == nil { // a quorum queue without a leader says so too, and answers no Get
+		if looked, err = r.batch(ctx, 1); looked > 0 && err == nil {
+			left, err = r.count()
+		}
+	}
 	if r.config.Limit > 0 {
-		left = min(left, r.config.Limit)
+		left = min(left, r.config.Limit-looked)
 	}
 	for left > 0 && err == nil {
-		var looked int
 		looked, err = r.batch(ctx, min(left, r.room()))
 		left -= looked
 		if looked == 0 {
 			break
 		}
 	}
-	// RabbitMQ answers when it has the acks, and puts back the letters that were not acked.
-	if closed := r.channel.Close(); err == nil {
-		err = closed
-	}
-	return errors.Join(append(r.failures, err)...)
+	return err
+}
+
+// count returns how many letters wait in the queue.
+func (r *requeue) count() (int, error) {
+	q, err := r.channel.QueueDeclarePassive(r.queue, true, false, false, false, nil)
+	return q.Messages, err
 }
 
 // room is how many letters a batch may have, so that a batch exceeds PerSecond by a tenth at most.

@@ -22,8 +22,8 @@ type SubscriberConfig struct {
 
 	// InFlight is how many messages one subscription hands out at once. Defaults to 1, which
 	// keeps the order of the queue; more do not. The subscription prefetches as many, or
-	// Consume.Qos.PrefetchCount if that is higher. From a quorum queue with a limit on
-	// deliveries, before RabbitMQ 4.3, it prefetches no more than InFlight: there a message that
+	// Consume.Qos.PrefetchCount if that is higher. From a quorum queue that may have a
+	// limit on deliveries, before RabbitMQ 4.3, it prefetches no more than InFlight: there a message that
 	// is given back without having been handled counts as a failed delivery.
 	InFlight int
 
@@ -115,7 +115,7 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 		return errorf("initialize topic %q: open a channel: %w", topic, session.lossIn(err))
 	}
 	defer ch.Close() //nolint:errcheck // for a panic in the TopologyBuilder; else it is closed already
-	if err := errors.Join(declareQueue(ch, s.broker, topic, s.config.Logger), ch.Close()); err != nil {
+	if err := errors.Join(declareQueue(ch, s.broker, topic, s.broker.Queue.GenerateName(topic), s.config.Logger), ch.Close()); err != nil {
 		return errorf("initialize: %w", session.lossIn(err))
 	}
 	return nil

@@ -62,7 +62,7 @@ func (s *subscription) consume(from *session) (*consumer, error) {
 }
 
 func (s *subscription) consumeOn(from *session, ch *amqp091.Channel) (*consumer, error) {
-	if err := declareQueue(ch, s.broker, s.topic, s.config.Logger); err != nil {
+	if err := declareQueue(ch, s.broker, s.topic, s.queue, s.config.Logger); err != nil {
 		return nil, err
 	}
 	how := s.broker.Consume
@@ -112,6 +112,9 @@ func (s *subscription) left() (left int, err error) {
 		if left = q.Messages + int(s.held.Load()); left > 0 {
 			return left, nil
 		}
+		if q.Consumers == 0 {
+			return 0, errorf("queue %q names no consumer, although it has this one: it may have no leader, and then it counts nothing", s.queue)
+		}
 	}
 	if time.Since(time.UnixMilli(s.refused.Load())) < 2*breather {
 		left = 1 // it is on its way back
@@ -124,7 +127,7 @@ func (s *subscription) run(ctx context.Context, c *consumer) {
 	defer close(s.out)
 	for c != nil {
 		s.serve(ctx, c)
-		s.retire(ctx, c)
+		s.retire(c)
 		c = s.renew(ctx)
 	}
 	settled := make(chan struct{})
@@ -170,14 +173,13 @@ func (s *subscription) serve(ctx context.Context, c *consumer) {
 
 // retire closes c once its messages in flight are answered. Before that it requeues those that were
 // not handed out, by a nack: RabbitMQ 4.3 counts a reject, and the end of the channel, as a failed
-// delivery. It cancels the consumer first, which would only get them again.
-func (s *subscription) retire(ctx context.Context, c *consumer) {
+// delivery. It cancels the consumer first, which would only get them again; also one that RabbitMQ has
+// cancelled: RabbitMQ 4.3 gives it messages again once it has answered those that it had for too long.
+func (s *subscription) retire(c *consumer) {
 	s.retired.Go(func() {
-		if ctx.Err() != nil {
-			if err := c.channel.Cancel(c.tag, false); err == nil {
-				for d := range c.deliveries {
-					_ = d.Nack(false, true) // if it fails, the end of the channel requeues it
-				}
+		if err := c.channel.Cancel(c.tag, false); err == nil {
+			for d := range c.deliveries {
+				_ = d.Nack(false, true) // if it fails, the end of the channel requeues it
 			}
 		}
 		close(c.cancelled)

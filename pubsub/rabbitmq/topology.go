@@ -115,10 +115,11 @@ func (q Queues) arguments() amqp091.Table {
 	return amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum, deliveryLimit: noDeliveryLimit}
 }
 
-// limited reports whether a queue with these arguments gives a message up after some deliveries.
+// limited reports whether a queue with these arguments may give a message up after some deliveries. RabbitMQ 4 has a
+// limit for quorum queues that name none.
 func limited(arguments amqp091.Table) bool {
 	limit, set := integer(arguments[deliveryLimit])
-	return arguments[amqp091.QueueTypeArg] == amqp091.QueueTypeQuorum && set && limit != noDeliveryLimit
+	return arguments[amqp091.QueueTypeArg] == amqp091.QueueTypeQuorum && (!set || limit != noDeliveryLimit)
 }
 
 // deadLetters declares, for each queue, the exchange and the queue of its dead letters.
@@ -158,19 +159,25 @@ func Declare(broker amqp.Config, topics ...string) error {
 		return invalid("Config", err)
 	}
 	s, err := dial(broker.Connection)
+	if err == nil {
+		err = s.declare(broker, topics)
+	}
 	if err != nil {
 		return errorf("declare: %w", err)
 	}
+	return nil
+}
+
+// declare ends s, also if a function of broker panics.
+func (s *session) declare(broker amqp.Config, topics []string) (err error) {
+	defer func() { err = errors.Join(err, s.end()) }()
 	ch, err := s.Channel()
 	for _, topic := range topics {
 		if err == nil {
-			err = declareQueue(ch, broker, topic, watermill.NopLogger{})
+			err = declareQueue(ch, broker, topic, broker.Queue.GenerateName(topic), watermill.NopLogger{})
 		}
 	}
-	if err = errors.Join(err, s.end()); err != nil {
-		return errorf("declare: %w", err)
-	}
-	return nil
+	return err
 }
 
 // subscribable returns every problem of the settings with which a subscriber declares and consumes.
@@ -195,8 +202,8 @@ func waited(what string, not bool) error {
 	return fmt.Errorf("%s.NoWait hides a refusal by RabbitMQ, which then closes the channel: leave it out", what)
 }
 
-func declareQueue(ch *amqp091.Channel, broker amqp.Config, topic string, logger watermill.LoggerAdapter) error {
-	queue, exchange := broker.Queue.GenerateName(topic), broker.Exchange.GenerateName(topic)
+func declareQueue(ch *amqp091.Channel, broker amqp.Config, topic, queue string, logger watermill.LoggerAdapter) error {
+	exchange := broker.Exchange.GenerateName(topic)
 	err := errors.Join(queueFits(queue), fits("exchange", exchange), noStream(broker.Queue.Arguments))
 	if bind := broker.QueueBind.GenerateRoutingKey; exchange != "" && bind != nil {
 		err = errors.Join(err, fits("routing key", bind(queue)))
