@@ -20,17 +20,9 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/lease"
 	millrace "github.com/millrace-go/millrace/middleware"
-	"github.com/millrace-go/millrace/tests/leasetest"
 )
 
 func memoryLeases() *inbox.Leases { return inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{}) }
-
-func TestDeduplicateInMemory(t *testing.T) {
-	leasetest.Run(t, func(t *testing.T) leasetest.Open {
-		store := &lease.Memory{}
-		return func(*testing.T) lease.Store { return store }
-	})
-}
 
 // wrapped counts the runs of a handler behind d.
 func wrapped(d millrace.Deduplicate) (h message.HandlerFunc, runs *int) {

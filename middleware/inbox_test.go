@@ -117,43 +117,6 @@ func TestInboxRunsTheHandlerOnce(t *testing.T) {
 	require.Equal(t, 1, effects(t, db))
 }
 
-func TestInboxLeavesNothingOfAFailedRun(t *testing.T) {
-	db, store := open(t)
-	boom := errors.New("boom")
-	fail := true
-	h := millrace.Inbox{Store: store, Consumer: "billing"}.Middleware(
-		func(msg *message.Message) ([]*message.Message, error) {
-			out, err := effect(msg)
-			if fail {
-				return out, boom
-			}
-			return out, err
-		})
-	id := watermill.NewUUID()
-	_, err := h(message.NewMessage(id, nil))
-	require.ErrorIs(t, err, boom)
-	require.Equal(t, 0, effects(t, db))
-	fail = false
-	_, err = h(message.NewMessage(id, nil))
-	require.NoError(t, err)
-	require.Equal(t, 1, effects(t, db))
-}
-
-type mark struct{}
-
-func TestInboxRestoresTheContext(t *testing.T) {
-	_, store := open(t)
-	h := millrace.Inbox{Store: store, Consumer: "billing"}.Middleware(effect)
-	msg := message.NewMessage(watermill.NewUUID(), nil)
-	ctx := context.WithValue(t.Context(), mark{}, 1)
-	msg.SetContext(ctx)
-	_, err := h(msg)
-	require.NoError(t, err)
-	require.Equal(t, ctx, msg.Context())
-	_, err = inbox.Tx(msg.Context())
-	require.ErrorIs(t, err, inbox.ErrNoTx)
-}
-
 // A version gate that failed has run no handler, so a middleware that hides its error does not make
 // the message a handled one. If the gate is asked again and answers, nothing is hidden.
 func TestInboxCommitsNothingIfAGateFailed(t *testing.T) {

@@ -196,20 +196,6 @@ func TestAKeyIsFreeAfterAPanic(t *testing.T) {
 		_, err := h(again(msg))
 		require.NoError(t, err, c.method)
 	}
-	seen := 0
-	memory := inbox.NewLeases(&lease.Memory{Limit: 1}, inbox.LeasesConfig{Observers: []inbox.Observer{inbox.On(func(context.Context, inbox.Event) {
-		if seen++; seen == 1 {
-			panic("an observer")
-		}
-	}, inbox.KindEvicted)}})
-	h := millrace.Deduplicate{Claims: memory, Consumer: "c", Lease: time.Hour, Wait: time.Millisecond}.Middleware(
-		effectless)
-	_, err := h(newMessage("x"))
-	require.NoError(t, err)
-	msg := newMessage("x")
-	assert.Panics(t, func() { _, _ = h(again(msg)) })
-	_, err = h(again(msg))
-	require.NoError(t, err)
 }
 
 // TestAHeartbeatThatPanics is logged, and counted where the store is known; the handler goes on.

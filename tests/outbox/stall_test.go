@@ -1,7 +1,6 @@
 package outbox_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -163,28 +161,6 @@ func TestAnotherKeysTroubleWithTheDatabaseReleasesNobody(t *testing.T) {
 	p.broker.await(t, "a new try", func([]string) bool { before = tries; return true })
 	p.broker.await(t, "more tries", func([]string) bool { return tries >= before+10 })
 	assert.Empty(t, p.broker.deliveries())
-}
-
-func TestShardsTakenByAStatementWhoseAnswerWasLostAreWorkedOn(t *testing.T) {
-	t.Parallel()
-	p := newPost(t, testdb.On(t, "sqlite"))
-	p.relay(func(c *outbox.RelayConfig) { c.Name = "mine" })
-	p.broker.awaitAll(t, p.send("orders", "", 10))
-	p.db.Do(t, `INSERT INTO millrace_outbox_relays (token, name, started_at, until)
-		VALUES (1, 'other', 0, 9000000000000000)`)
-	rig.Eventually(p, "half is given up", func() bool {
-		return p.db.Count(t, `SELECT COUNT(*) FROM millrace_outbox_shards WHERE owner = 0`) == shards/2
-	})
-	err := outbox.InTx(t.Context(), p.db.DB, func(ctx context.Context, tx *sqlx.Tx) error {
-		_, err := tx.ExecContext(ctx, `DELETE FROM millrace_outbox_relays WHERE token = 1`)
-		if err == nil {
-			_, err = tx.ExecContext(ctx, `UPDATE millrace_outbox_shards SET owner =
-				(SELECT token FROM millrace_outbox_relays WHERE name = 'mine')`)
-		}
-		return err
-	})
-	require.NoError(t, err)
-	p.broker.awaitAll(t, p.send("orders", "", 10))
 }
 
 // An outage lasts longer than it takes to pass over the whole backlog, and nothing new is

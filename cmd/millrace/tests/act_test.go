@@ -282,19 +282,6 @@ func documented(t *testing.T, db *testdb.DB) *testdb.DB {
 	}[db.Dialect]...))
 }
 
-// TestManyAreRetried: what takes long goes on to the end.
-func TestManyAreRetried(t *testing.T) {
-	t.Parallel()
-	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
-		s.serve()
-		s.park(250)
-		r := s.run("retry", "--all-matching", "--topic", "many", "--reason", "x", "--yes", "--rate", "100000")
-		require.Zero(t, r.code, r.err)
-		assert.Equal(t, "250 messages to be handled now\n", r.out)
-		assert.Empty(t, r.err, "there is no terminal, so there is no bar")
-	}))
-}
-
 // TestAnyKeyNamesItsMessage: also one so long that a hash of it is stored, and what is shown of it.
 func TestAnyKeyNamesItsMessage(t *testing.T) {
 	t.Parallel()

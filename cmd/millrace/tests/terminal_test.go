@@ -109,29 +109,6 @@ func TestWatchRepaintsUntilCtrlC(t *testing.T) {
 	assert.Equal(t, 2, r.code)
 }
 
-// TestCtrlCStopsBetweenBatches: what is done is done, and it says how much that is.
-func TestCtrlCStopsBetweenBatches(t *testing.T) {
-	t.Parallel()
-	s := newShop(t, testdb.On(t, "sqlite"))
-	s.serve()
-	s.park(30)
-	cmd := command(t.Context(), s.db.DSN, "retry", "--all-matching", "--topic", "many", "--rate", "1", "--reason", "x", "--yes")
-	var out, problems bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &problems
-	require.NoError(t, cmd.Start())
-	retried := func() int {
-		return s.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = 4 AND topic = ?`, []byte("many"))
-	}
-	require.Eventually(t, func() bool { return retried() > 0 }, rig.Patience, 5*time.Millisecond)
-	require.NoError(t, cmd.Process.Signal(os.Interrupt))
-	assert.Equal(t, 130, exit(t, cmd.Wait()), "as shells have it: 128 and the number of the signal")
-	assert.Contains(t, problems.String(), "interrupted")
-	done := retried()
-	assert.Less(t, done, 30)
-	assert.Regexp(t, `^\d+ messages? to be handled now\n$`, out.String())
-	assert.Contains(t, problems.String(), " done")
-}
-
 // TestASecondCtrlCEndsTheCommandAtOnce: it may wait for something that no context ends, such as its input.
 func TestASecondCtrlCEndsTheCommandAtOnce(t *testing.T) {
 	t.Parallel()
@@ -182,7 +159,9 @@ func TestARetryOfManyGoesOnWhereItEnded(t *testing.T) {
 		}
 		rig.Eventually(t, "some are retried", func() bool { return retried() >= 500 })
 		require.NoError(t, cmd.Process.Signal(os.Interrupt))
-		require.Equal(t, 130, exit(t, cmd.Wait()), problems.String())
+		require.Equal(t, 130, exit(t, cmd.Wait()), "as shells have it: 128 and the number of the signal: %s", problems.String())
+		assert.Contains(t, problems.String(), "interrupted")
+		assert.Contains(t, problems.String(), " done")
 		first := retried()
 		require.Less(t, first, many)
 		assert.Equal(t, fmt.Sprintf("%d messages to be handled now\n", first), out.String())
@@ -190,6 +169,7 @@ func TestARetryOfManyGoesOnWhereItEnded(t *testing.T) {
 		r := s.run(append(args, "1000000")...)
 		require.Zero(t, r.code, r.err)
 		assert.Equal(t, fmt.Sprintf("%d messages to be handled now\n", many-first), r.out)
+		assert.Empty(t, r.err, "there is no terminal, so there is no bar")
 		assert.Equal(t, many, retried())
 		assert.Equal(t, many, s.count(`SELECT COUNT(DISTINCT message_id) FROM millrace_audit_messages`))
 		assert.Equal(t, many, s.count(`SELECT SUM(messages) FROM millrace_audit`))
