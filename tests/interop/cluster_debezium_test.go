@@ -166,7 +166,7 @@ type shop struct {
 
 func newShop(t *testing.T) *shop {
 	t.Helper()
-	needsKafkaCluster(t)
+	needsCluster(t)
 	s := &shop{T: t, brokers: []string{servers.Kafka(t, 1)[0].Addr()}, postgres: servers.Postgres(t, "wal_level=logical")}
 	s.topic = createTopic(t, s.brokers, &sarama.TopicDetail{NumPartitions: 3, ReplicationFactor: 1})
 	s.open()

@@ -1,7 +1,6 @@
 package interop_test
 
 import (
-	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -29,7 +28,7 @@ func TestClusterKafkaBrokersKilledUnderLoad(t *testing.T) {
 		subscriber: func() message.Subscriber { return kafkaSubscriber(t, c.addrs, group, safeConsumer(), nil) },
 	})
 	closed := p.launch().closeAt(p.interrupted, "the handler is interrupted")
-	p.relay()
+	relayUntilTheEnd(t, p.db, p.broker.publisher)
 	p.produce(40)
 	require.NoError(t, <-closed)
 	members := []*process{p.launch(), p.launch()}
@@ -89,7 +88,7 @@ func TestClusterKafkaConfirms(t *testing.T) {
 	// The followers had asked for the next message: this one is the answer, which awaits them.
 	require.Error(t, safe.Publish(topic, message.NewMessage("not confirmed", nil)))
 	require.NoError(t, unsafe.Publish(topic, message.NewMessage("lost", nil)))
-	p.relay()
+	relayUntilTheEnd(t, p.db, p.broker.publisher)
 	p.numbers = 1 // of which there are no copies, that go past the relay
 	p.produce(1)
 	rig.Eventually(t, "the relay cannot send", func() bool { return safe.times.Load() > 1 })
@@ -178,17 +177,9 @@ type cluster struct {
 	addrs   []string
 }
 
-// needsKafkaCluster skips a test that starts servers for many seconds, unless MILLRACE_TEST_CLUSTER is 1.
-func needsKafkaCluster(t *testing.T) {
-	t.Helper()
-	if os.Getenv("MILLRACE_TEST_CLUSTER") != "1" {
-		t.Skip("it starts many servers: set MILLRACE_TEST_CLUSTER=1")
-	}
-}
-
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	needsKafkaCluster(t)
+	needsCluster(t)
 	c := &cluster{T: t, brokers: servers.Kafka(t, 3, "min.insync.replicas=2")}
 	for _, b := range c.brokers {
 		c.addrs = append(c.addrs, b.Addr())
@@ -199,10 +190,7 @@ func newCluster(t *testing.T) *cluster {
 func (c *cluster) createTopic(detail *sarama.TopicDetail) string {
 	c.Helper()
 	topic := freshTopic()
-	admin, err := sarama.NewClusterAdmin(c.addrs, safeConsumer())
-	require.NoError(c, err)
-	require.NoError(c, admin.CreateTopic(topic, detail, false))
-	require.NoError(c, admin.Close())
+	require.NoError(c, kafkaAdmin(c.T, c.addrs).CreateTopic(topic, detail, false))
 	return topic
 }
 

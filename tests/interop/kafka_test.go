@@ -32,7 +32,7 @@ func TestKafkaOffsetReset(t *testing.T) {
 	t.Parallel()
 	group := "billing"
 	p := newPipeline(t, testdb.On(t, "postgres"), newKafka(t, &group))
-	p.relay()
+	relayUntilTheEnd(t, p.db, p.broker.publisher)
 	p.produce(10)
 	first := p.launch()
 	require.EventuallyWithT(t, p.done, rig.Patience, 20*time.Millisecond)

@@ -70,7 +70,7 @@ func deliver(t *testing.T, db *testdb.DB, b broker) {
 	const half = 40
 	p := newPipeline(t, db, b)
 	closed := p.launch().closeAt(p.interrupted, "the handler is interrupted")
-	p.relay()
+	relayUntilTheEnd(t, p.db, p.broker.publisher)
 	p.produce(half)
 	require.NoError(t, <-closed)
 	p.produce(half)
@@ -109,20 +109,6 @@ func newPipeline(t *testing.T, db *testdb.DB, b broker) *pipeline {
 		T: t, db: db, broker: b, out: out, seen: newSightings(), interrupted: make(chan struct{}),
 		committed: make(map[string]*message.Message), copies: make(map[string]int),
 	}
-}
-
-// relay runs until the test ends.
-func (p *pipeline) relay() {
-	p.Helper()
-	relay, err := outbox.NewRelay(p.db.DB, p.broker.publisher, outbox.RelayConfig{})
-	require.NoError(p, err)
-	ctx, cancel := context.WithCancel(context.WithoutCancel(p.Context()))
-	ended := make(chan error, 1)
-	go func() { ended <- relay.Run(ctx) }()
-	p.Cleanup(func() {
-		cancel()
-		assert.NoError(p, <-ended)
-	})
 }
 
 var errRolledBack = errors.New("rolled back")
