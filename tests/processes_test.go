@@ -71,7 +71,7 @@ func copiesAtOnce(b *bed, processes, goroutines int) {
 	}
 	leader := b.whoStops(services)
 	if b.db.Dialect != "sqlite" { // there the leader's transaction excludes every writer
-		b.untilWaiting(processes - 1)
+		b.db.UntilWaiting(b, processes-1, "INTO millrace_claims")
 		b.flow(services, others, 0)
 	}
 	leader.GoOn()

@@ -3,7 +3,6 @@ package tests_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -244,22 +243,8 @@ type sqliteBusy struct{}
 func (sqliteBusy) Error() string { return "database is locked" }
 func (sqliteBusy) Code() int     { return 5 }
 
-// untilSomeoneWaits returns when a statement waits for a lock, or when the database has
-// no way to tell.
-func (b *bed) untilSomeoneWaits() { b.Helper(); b.untilWaiting(1) }
-
-func (b *bed) untilWaiting(n int) {
-	b.Helper()
-	query := map[string]string{
-		"postgres": `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`,
-		// INNODB_TRX would tell a lock wait, but is read anew only after a rest of 0.1 s.
-		"mysql": `SELECT COUNT(*) FROM ` + b.db.Processes() + `
-			WHERE DB = DATABASE() AND ID <> CONNECTION_ID() AND INFO LIKE '%INTO millrace_claims%'`,
-	}[b.db.Dialect]
-	if query != "" {
-		rig.Eventually(b, fmt.Sprintf("%d statements wait for a lock", n), func() bool { return b.count(query) >= n })
-	}
-}
+// untilSomeoneWaits returns when somebody waits with a claim.
+func (b *bed) untilSomeoneWaits() { b.Helper(); b.db.UntilWaiting(b, 1, "INTO millrace_claims") }
 
 // tick is the pause between two looks at something that sends no event.
 func (b *bed) tick() { <-time.After(10 * time.Millisecond) }

@@ -33,7 +33,7 @@ func TestSetVersionWhileTheFirstMessageIsHandled(t *testing.T) {
 		h := b.gated(b.store, millrace.VersionGate{First: inbox.FirstSeen}, func(msg *message.Message) ([]*message.Message, error) {
 			ended := rig.Go(func() error { return admin.New(operator).SetVersion(t.Context(), a, 3, ada) })
 			set = ended
-			waits(b)
+			b.db.UntilWaiting(t, 1, "millrace_versions")
 			return handler(msg)
 		})
 		must(t, h, change("a", 7))
@@ -60,7 +60,7 @@ func TestSkipGapWhileAMissingMessageIsHandled(t *testing.T) {
 		var ended <-chan error
 		must(t, b.gated(b.store, millrace.VersionGate{}, func(msg *message.Message) ([]*message.Message, error) {
 			ended = rig.Go(func() error { return skip(2, 4) })
-			waits(b)
+			b.db.UntilWaiting(t, 1, "millrace_versions")
 			return handler(msg)
 		}), change("a", 2))
 		require.ErrorIs(t, rig.Within(t, ended, "SkipGap returns"), inbox.ErrWrongState)
@@ -73,24 +73,6 @@ func TestSkipGapWhileAMissingMessageIsHandled(t *testing.T) {
 		assert.Equal(t, int64(3), b.version(a.ID))
 		assert.Equal(t, 1, b.open(admin.Held), "4 is released")
 	}))
-}
-
-// waits returns when a statement about versions waits for a lock. On SQLite the others wait in memory.
-func waits(b *bed) {
-	b.Helper()
-	if b.db.Dialect != "sqlite" {
-		rig.Eventually(b, "somebody waits", func() bool { return waiting(b) > 0 })
-	}
-}
-
-// waiting counts the statements about versions that wait for a lock.
-func waiting(b *bed) int {
-	b.Helper()
-	return b.count(map[string]string{
-		"postgres": `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`,
-		"mysql": `SELECT COUNT(*) FROM ` + b.db.Processes() + `
-			WHERE DB = DATABASE() AND ID <> CONNECTION_ID() AND INFO LIKE '%millrace_versions%'`,
-	}[b.db.Dialect])
 }
 
 // The version of a discarded message is not applied: who discards it is told what waits for it.

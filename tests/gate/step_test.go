@@ -140,7 +140,7 @@ func TestTheClaimIsLockedBeforeTheAggregate(t *testing.T) {
 		tx := b.changing(`INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
 			SELECT consumer, ?, 1, 1, 1, 1 FROM millrace_claims`, keycode.Encode(msg.UUID))
 		ended := rig.Handle(h, msg)
-		waitsForALock(b)
+		b.db.UntilWaiting(t, 1, "millrace_")
 		var version int64
 		require.NoError(t, tx.Get(&version, `SELECT version FROM millrace_versions FOR UPDATE NOWAIT`))
 		require.NoError(t, tx.Rollback())
@@ -171,7 +171,7 @@ func TestTheAggregateChangesMeanwhile(t *testing.T) {
 				must(t, h, change("a", 1))
 				tx := b.changing(c.change)
 				ended := rig.Handle(h, change("a", 2))
-				waitsForALock(b)
+				b.db.UntilWaiting(t, 1, "millrace_")
 				require.NoError(t, tx.Commit())
 				require.NoError(t, rig.Within(t, ended, "the aggregate is free"))
 				assert.Equal(t, c.applied, b.applied("a"))
@@ -190,16 +190,6 @@ func (b *bed) changing(query string, args ...any) *sqlx.Tx {
 	_, err = tx.Exec(tx.Rebind(query), args...)
 	require.NoError(b, err)
 	return tx
-}
-
-// waitsForALock waits until a statement waits for another transaction.
-func waitsForALock(b *bed) {
-	b.Helper()
-	query := `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`
-	if b.db.Dialect == "mysql" {
-		query = `SELECT COUNT(*) FROM ` + b.db.Processes() + ` WHERE DB = DATABASE() AND ID <> CONNECTION_ID() AND INFO LIKE '%millrace_%'`
-	}
-	rig.Eventually(b, "a statement waits", func() bool { return b.count(query) > 0 })
 }
 
 // Who waits for another process is told the aggregate, and comes back.

@@ -55,7 +55,7 @@ func TestWaitingForAnAggregateOfAnotherProcess(t *testing.T) {
 		assert.Zero(t, b.events.Last("retried").Attempt)
 		assert.Equal(t, 1, b.open(admin.FailedRetryable))
 
-		rig.Eventually(t, "what was given up waits no more", func() bool { return waiting(b) == 0 })
+		rig.Eventually(t, "what was given up waits no more", func() bool { return b.db.Waiting(t, "millrace_versions") == 0 })
 		once.Store, once.TwinWait = b.process(), rig.Patience
 		var deadline time.Time
 		patient := once.Middleware(millrace.VersionGate{}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
@@ -63,7 +63,7 @@ func TestWaitingForAnAggregateOfAnotherProcess(t *testing.T) {
 			return handler(msg)
 		}))
 		called, ended := time.Now(), rig.Handle(patient, change("a", 2))
-		waits(b)
+		b.db.UntilWaiting(t, 1, "millrace_versions")
 		const while = time.Second
 		<-time.After(while)
 		require.NoError(t, finish())
@@ -127,7 +127,7 @@ func TestAPredecessorUnderWayIsNoGap(t *testing.T) {
 		must(t, b.gated(b.store, gate, handler), change("a", 1))
 		finish := b.slowly(gate, handler, change("a", 2))
 		second := rig.Handle(b.gated(b.process(), gate, handler), change("a", 3))
-		waits(b)
+		b.db.UntilWaiting(t, 1, "millrace_versions")
 		require.NoError(t, finish())
 		require.NoError(t, <-second)
 		assert.Equal(t, upTo(3), b.applied("a"))

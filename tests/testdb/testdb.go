@@ -12,6 +12,7 @@ package testdb
 import (
 	"context"
 	"flag"
+	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -227,4 +228,23 @@ func (db *DB) Count(t testing.TB, query string, args ...any) (n int) {
 	t.Helper()
 	require.NoError(t, db.GetContext(context.WithoutCancel(t.Context()), &n, db.Rebind(query), args...), query)
 	return n
+}
+
+// Waiting counts the statements that wait for a lock. On MySQL and MariaDB it counts those that run and contain part:
+// INNODB_TRX would tell a lock wait, but is read anew only after a rest of 0.1 s.
+func (db *DB) Waiting(t testing.TB, part string) int {
+	t.Helper()
+	query := `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`
+	if db.Dialect == "mysql" {
+		query = `SELECT COUNT(*) FROM ` + db.Processes() + ` WHERE DB = DATABASE() AND ID <> CONNECTION_ID() AND INFO LIKE '%` + part + `%'`
+	}
+	return db.Count(t, query)
+}
+
+// UntilWaiting returns when n statements are [DB.Waiting], and at once on SQLite, which has no way to tell.
+func (db *DB) UntilWaiting(t testing.TB, n int, part string) {
+	t.Helper()
+	if db.Dialect != "sqlite" {
+		rig.Eventually(t, fmt.Sprintf("%d statements wait for a lock", n), func() bool { return db.Waiting(t, part) >= n })
+	}
 }

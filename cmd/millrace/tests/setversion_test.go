@@ -100,14 +100,7 @@ func (s *shop) meanwhile(statement, table string, args ...string) result {
 	require.NoError(s, err)
 	ended := make(chan result, 1)
 	go func() { ended <- s.run(args...) }()
-	query := map[string]string{
-		"postgres": `SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`,
-		"mysql": `SELECT COUNT(*) FROM ` + s.db.Processes() + `
-			WHERE DB = DATABASE() AND ID <> CONNECTION_ID() AND INFO LIKE '%` + table + `%'`,
-	}[s.db.Dialect]
-	if query != "" {
-		rig.Eventually(s, "it waits", func() bool { return s.count(query) > 0 })
-	}
+	s.db.UntilWaiting(s, 1, table)
 	require.NoError(s, tx.Commit())
 	return rig.Within(s, ended, "the command ends")
 }
