@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"testing"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -26,7 +27,7 @@ func classified(t *testing.T, err error) dialect.Kind {
 func TestErrorsOfGalera(t *testing.T) {
 	t.Parallel()
 	for _, number := range []uint16{1047, 1180} {
-		assert.Equal(t, dialect.Unavailable, dialect.Classify(&mysqlError{Number: number}), "%d", number)
+		assert.Equal(t, dialect.Unavailable, dialect.Classify(&mysql.MySQLError{Number: number}), "%d", number)
 	}
 }
 

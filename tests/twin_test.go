@@ -186,7 +186,7 @@ var twinBodies = []testdb.Body{
 		left := 3
 		pool.Set(faults.Plan{Before: faults.At("INSERT INTO millrace_claims", func() error {
 			if left--; left >= 0 {
-				return deadlock(b.db.Dialect)
+				return faults.Deadlock(b.db.Dialect)
 			}
 			return nil
 		})})
@@ -206,7 +206,7 @@ var twinBodies = []testdb.Body{
 		left = 2
 		pool.Set(faults.Plan{Before: faults.At(faults.Commit, func() error {
 			if left--; left >= 0 {
-				return deadlock(b.db.Dialect)
+				return faults.Deadlock(b.db.Dialect)
 			}
 			return nil
 		})})
@@ -217,31 +217,6 @@ var twinBodies = []testdb.Body{
 		assert.Equal(t, 0, b.events.Count("failed"))
 	})},
 }
-
-// deadlock is an error such as each driver reports.
-func deadlock(dialect string) error {
-	switch dialect {
-	case "mysql":
-		return &mysqlError{Number: 1213}
-	case "sqlite":
-		return sqliteBusy{}
-	}
-	return sqlState("40P01")
-}
-
-type mysqlError struct{ Number uint16 }
-
-func (*mysqlError) Error() string { return "Deadlock found" }
-
-type sqlState string
-
-func (sqlState) Error() string      { return "deadlock detected" }
-func (s sqlState) SQLState() string { return string(s) }
-
-type sqliteBusy struct{}
-
-func (sqliteBusy) Error() string { return "database is locked" }
-func (sqliteBusy) Code() int     { return 5 }
 
 // untilSomeoneWaits returns when somebody waits with a claim.
 func (b *bed) untilSomeoneWaits() { b.Helper(); b.db.UntilWaiting(b, 1, "INTO millrace_claims") }

@@ -186,7 +186,7 @@ var transactions = []testdb.Body{
 		h := b.batch(4, apply, on(b.newStore(pool.DB)))
 		deadlock := faults.At("INTO millrace_claims", func() error {
 			pool.Set(faults.Plan{})
-			return deadlocked("40P01")
+			return faults.Deadlock(b.db.Dialect)
 		})
 		pool.Set(faults.Plan{Before: deadlock})
 		msgs := newMessages(4)
@@ -196,11 +196,6 @@ var transactions = []testdb.Body{
 		assert.Equal(t, 4, b.events.Count("completed"))
 	})},
 }
-
-type deadlocked string
-
-func (deadlocked) Error() string      { return "deadlock" }
-func (s deadlocked) SQLState() string { return string(s) }
 
 // published has a batch publish with its context to a handler that fails at first.
 func published(t *testing.T, b *bed) {

@@ -51,7 +51,7 @@ var lossBodies = []testdb.Body{
 		var hits atomic.Int32
 		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
 			if strings.Contains(call, "DELETE FROM millrace_messages") && hits.Add(1) <= 2 {
-				return contention{errBoom}
+				return faults.Deadlock(db.Dialect)
 			}
 			return nil
 		}})
@@ -163,8 +163,3 @@ var lossBodies = []testdb.Body{
 		assert.Zero(t, b.rows())
 	})},
 }
-
-// contention is how PostgreSQL says that a transaction was chosen in a deadlock.
-type contention struct{ error }
-
-func (contention) SQLState() string { return "40P01" }

@@ -3,6 +3,9 @@ package faults
 import (
 	"context"
 	"strings"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // At returns a function for a [Plan], which calls do for each call that contains part.
@@ -19,3 +22,19 @@ func At(part string, do func() error) func(context.Context, string) error {
 func Lose(part string) func(context.Context, string) error {
 	return At(part, func() error { return ErrLost })
 }
+
+// Deadlock is an error by which a database says that a transaction was chosen in a deadlock, or that SQLite is busy.
+func Deadlock(dialect string) error {
+	switch dialect {
+	case "mysql":
+		return &mysql.MySQLError{Number: 1213, Message: "Deadlock found"}
+	case "sqlite":
+		return sqliteBusy{}
+	}
+	return &pgconn.PgError{Code: "40P01", Message: "deadlock detected"}
+}
+
+type sqliteBusy struct{}
+
+func (sqliteBusy) Error() string { return "database is locked" }
+func (sqliteBusy) Code() int     { return 5 }

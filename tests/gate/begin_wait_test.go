@@ -53,7 +53,7 @@ var beginBodies = []testdb.Body{
 					<-ctx.Done()
 					return ctx.Err()
 				}
-				return contention{errFails}
+				return faults.Deadlock(b.db.Dialect)
 			}))
 			first := change("a", 4)
 			rig.MustFail(t, h, again(first), inbox.ErrInProgress, `aggregate "a"`)

@@ -43,11 +43,6 @@ func lostLease(t *testing.T, b *bed) {
 	b.nothingLeft()
 }
 
-// contention is how PostgreSQL says that a transaction was chosen in a deadlock.
-type contention struct{ error }
-
-func (contention) SQLState() string { return "40P01" }
-
 func deadlocks(t *testing.T, b *bed) {
 	p := b.proc(consumer, millrace.VersionGate{})
 	require.True(t, p.deliver(change("first", 1)), "it is registered")
@@ -63,7 +58,7 @@ func deadlocks(t *testing.T, b *bed) {
 				}
 				if statements++; statements == n {
 					hit = true
-					return contention{errFails}
+					return faults.Deadlock(b.db.Dialect)
 				}
 				return nil
 			}})
@@ -91,7 +86,7 @@ func deadlockAtRelease(t *testing.T, b *bed) {
 			return nil
 		}
 		hits++
-		return contention{errFails}
+		return faults.Deadlock(b.db.Dialect)
 	})})
 	require.True(t, p.deliver(change("a", 1)))
 	assert.Equal(t, 2, hits)
@@ -104,7 +99,7 @@ func deadlockAfterACommit(t *testing.T, b *bed) {
 	one, ran := change("a", 1), 0
 	h := b.gated(p.store, millrace.VersionGate{}, b.commitsFirst(&ran, nil))
 	must(t, h, change("a", 2))
-	p.pool.Set(faults.Plan{Before: faults.At("UPDATE millrace_messages", func() error { return contention{errFails} })})
+	p.pool.Set(faults.Plan{Before: faults.At("UPDATE millrace_messages", func() error { return faults.Deadlock(b.db.Dialect) })})
 	rig.MustFail(t, h, again(one)) // its successor was not released
 	p.pool.Set(faults.Plan{})
 	must(t, h, again(one))
@@ -137,7 +132,7 @@ func endedInPause(t *testing.T, b *bed) {
 	ctx, cancel := context.WithCancel(t.Context())
 	p.pool.Set(faults.Plan{Before: faults.At("millrace_versions", func() error {
 		cancel()
-		return contention{errFails}
+		return faults.Deadlock(b.db.Dialect)
 	})})
 	msg := change("a", 2)
 	ended := again(msg)
