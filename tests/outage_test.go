@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -259,7 +258,7 @@ func TestOutageOfAServerThatAnswersNothing(t *testing.T) {
 			t.Run(c.name+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				db := testdb.On(t, name)
-				wire := servers.Proxy(t, regexp.MustCompile(`[\w.]+:\d+\b`).FindString(db.DSN[strings.LastIndex(db.DSN, "@"):]))
+				wire, _ := servers.Before(t, db.DSN)
 				b := newBed(t, db)
 				pool := c.open(t, db.Open(t, testdb.Via(wire.Addr())))
 				var found atomic.Int64
@@ -316,7 +315,7 @@ func TestOutageAtTheEndOfATransaction(t *testing.T) {
 			t.Run(name+"/"+call, func(t *testing.T) {
 				t.Parallel()
 				db := testdb.On(t, name)
-				wire := servers.Proxy(t, regexp.MustCompile(`[\w.]+:\d+\b`).FindString(db.DSN[strings.LastIndex(db.DSN, "@"):]))
+				wire, _ := servers.Before(t, db.DSN)
 				b := newBed(t, db)
 				pool := faults.Open(t, db.Open(t, testdb.Via(wire.Addr())))
 				pool.SetMaxOpenConns(1) // the connection is free again too

@@ -2,8 +2,6 @@ package tests_test
 
 import (
 	"context"
-	"regexp"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -40,7 +38,7 @@ type service struct {
 func newServices(t *testing.T, registry prometheus.Registerer) map[string]*service {
 	t.Helper()
 	ledger := testdb.On(t, "postgres")
-	wire := servers.Proxy(t, regexp.MustCompile(`[\w.]+:\d+\b`).FindString(ledger.DSN[strings.LastIndex(ledger.DSN, "@"):]))
+	wire, _ := servers.Before(t, ledger.DSN)
 	jobs := map[string]*service{
 		"shop":   newService(t, registry, "shop", testdb.On(t, "sqlite")),
 		"ledger": newService(t, registry, "ledger", ledger.Open(t, testdb.Via(wire.Addr()))),

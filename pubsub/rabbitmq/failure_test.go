@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"net"
-	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,11 +26,7 @@ import (
 // behind returns a proxy before the broker, and the URI by which it is reached.
 func behind(t *testing.T) (*servers.Wire, string) {
 	t.Helper()
-	parsed, err := url.Parse(uri(t))
-	require.NoError(t, err)
-	p := servers.Proxy(t, parsed.Host)
-	parsed.Host = p.Addr()
-	return p, parsed.String()
+	return servers.Before(t, uri(t))
 }
 
 func TestPublishAfterAnOutageWorksAgain(t *testing.T) {

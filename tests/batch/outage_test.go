@@ -2,8 +2,6 @@ package batch_test
 
 import (
 	"context"
-	"regexp"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -27,7 +25,7 @@ func TestOutageAtTheClaimsOfABatch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := testdb.On(t, name)
-			wire := servers.Proxy(t, regexp.MustCompile(`[\w.]+:\d+\b`).FindString(db.DSN[strings.LastIndex(db.DSN, "@"):]))
+			wire, _ := servers.Before(t, db.DSN)
 			b := newBed(t, db)
 			pool := faults.Open(t, db.Open(t, testdb.Via(wire.Addr())))
 			h := b.batch(3, apply, on(b.newStore(pool.DB)), func(b *millrace.Batch) {

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
 	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -140,7 +141,7 @@ func TestRebalanceInTheMiddleOfAHandler(t *testing.T) {
 func rebalanced(r *rabbit, end error) {
 	msg := message.NewMessage(watermill.NewUUID(), []byte("one"))
 	running, taken := make(chan struct{}), make(chan struct{})
-	wire, through := behind(r, r.url)
+	wire, through := servers.Before(r, r.url)
 	lost := r.broker
 	lost.Connection.AmqpURI = through
 	first := r.inbox(func(i *millrace.Inbox) { i.Timeout = rig.Patience })

@@ -1,7 +1,6 @@
 package deadletter_test
 
 import (
-	"net/url"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -13,7 +12,6 @@ import (
 
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/pubsub/rabbitmq"
-	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -147,14 +145,4 @@ func losesAck(messages ...*message.Message) message.HandlerMiddleware {
 func each(t *testing.T, body func(*bed)) {
 	t.Helper()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) { body(newBed(t, db)) })
-}
-
-// behind returns a proxy before RabbitMQ, and the URI by which it is reached.
-func behind(t testing.TB, uri string) (wire *servers.Wire, through string) {
-	t.Helper()
-	parsed, err := url.Parse(uri)
-	require.NoError(t, err)
-	wire = servers.Proxy(t, parsed.Host)
-	parsed.Host = wire.Addr()
-	return wire, parsed.String()
 }

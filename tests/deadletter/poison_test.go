@@ -3,7 +3,6 @@ package deadletter_test
 import (
 	"context"
 	"errors"
-	"net/url"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -334,9 +333,7 @@ func TestPoisonQueueLeavesWhatLostItsConnection(t *testing.T) {
 func TestPoisonQueueLeavesWhatTheDatabaseIsToBlameFor(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, testdb.On(t, "postgres"))
-	dsn, err := url.Parse(b.db.DSN)
-	require.NoError(t, err)
-	wire := servers.Proxy(t, dsn.Host)
+	wire, _ := servers.Before(t, b.db.DSN)
 	store := rig.NewStore(t, b.db.Open(t, testdb.Via(wire.Addr())).DB, inbox.Config{Observers: []inbox.Observer{b.events}})
 	channel := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
 	letters, err := channel.Subscribe(t.Context(), "poison")

@@ -33,7 +33,7 @@ var leaseBodies = []testdb.Body{
 			t.Log("there is no server")
 			return
 		}
-		wire := b.wire()
+		wire, _ := servers.Before(b, b.db.DSN)
 		store := rig.NewStore(b, b.db.Open(b, testdb.Via(wire.Addr())).DB, inbox.Config{
 			WithoutPlugin: true, Observers: []inbox.Observer{inbox.On(func(context.Context, inbox.Event) { wire.Thaw() }, inbox.KindFailed)},
 		})
@@ -280,12 +280,6 @@ func (b *bed) toldAgain(durable pubsub.Durable, events *rig.Events, leave, comeB
 	}
 }
 
-// wire is a way to the database that a test can cut.
-func (b *bed) wire() *servers.Wire {
-	b.Helper()
-	return servers.Proxy(b, regexp.MustCompile(`[\w.]+:\d+\b`).FindString(b.db.DSN[strings.LastIndex(b.db.DSN, "@"):]))
-}
-
 // noting runs a handler, and returns the messages in the order in which it had them.
 func (b *bed) noting(durable pubsub.Durable) (s *service, handled func() []string) {
 	b.Helper()
@@ -320,7 +314,8 @@ func wired(
 			t.Log("there is no server")
 			return
 		}
-		wire, events := b.wire(), &rig.Events{}
+		wire, _ := servers.Before(b, b.db.DSN)
+		events := &rig.Events{}
 		store := rig.NewStore(b, b.db.Open(b, testdb.Via(wire.Addr())).DB, inbox.Config{WithoutPlugin: true, Logger: events})
 		body(t, b, wire, storeFirst(store), events)
 	})

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/url"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -116,11 +115,8 @@ func TestDrainOfALostConnection(t *testing.T) {
 	const n = 5
 	broker, uri, queue := letters(t, n)
 	b := newBed(t, testdb.On(t, "sqlite"))
-	parsed, err := url.Parse(uri)
-	require.NoError(t, err)
-	wire := servers.Proxy(t, parsed.Host)
-	parsed.Host = wire.Addr()
-	broker.Connection.AmqpURI = parsed.String()
+	wire, through := servers.Before(t, uri)
+	broker.Connection.AmqpURI = through
 	from, err := rabbitmq.NewSubscriber(broker, rabbitmq.SubscriberConfig{Logger: watermill.NopLogger{}})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, from.Close()) })

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"net"
+	"regexp"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -43,6 +45,15 @@ func Proxy(t testing.TB, target string) *Wire {
 		p.wg.Wait()
 	})
 	return p
+}
+
+// Before starts a [Proxy] in front of the server of a URI or DSN. It also returns that URI or DSN with the proxy's address.
+func Before(t testing.TB, uri string) (wire *Wire, through string) {
+	t.Helper()
+	host := strings.LastIndex(uri, "@") + 1
+	target := regexp.MustCompile(`[\w.-]+:\d+\b`).FindString(uri[host:])
+	wire = Proxy(t, target)
+	return wire, uri[:host] + strings.Replace(uri[host:], target, wire.addr, 1)
 }
 
 // Addr returns the host and port for clients, the same after every Mend.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -47,9 +46,7 @@ func killed(t *testing.T) *region {
 // cut returns a region from whose PostgreSQL the service is cut off.
 func cut(t *testing.T) *region {
 	db := testdb.On(t, "postgres")
-	at, err := url.Parse(db.DSN)
-	require.NoError(t, err)
-	wire := servers.Proxy(t, at.Host)
+	wire, _ := servers.Before(t, db.DSN)
 	return &region{db: db, via: wire.Addr(), down: wire.Cut, up: wire.Mend}
 }
 

@@ -2,7 +2,6 @@ package tests_test
 
 import (
 	"crypto/rand"
-	"net/url"
 	"os"
 	"strings"
 	"testing"
@@ -156,11 +155,8 @@ func TestReplayThatLosesRabbitMQ(t *testing.T) {
 	const most = 60
 	broker, queue := letters(t, 1, most)
 	s := newShop(t, testdb.On(t, "sqlite"))
-	uri, err := url.Parse(broker.Connection.AmqpURI)
-	require.NoError(t, err)
-	wire := servers.Proxy(t, uri.Host)
-	uri.Host = wire.Addr()
-	t.Setenv("MILLRACE_AMQP", uri.String())
+	wire, through := servers.Before(t, broker.Connection.AmqpURI)
+	t.Setenv("MILLRACE_AMQP", through)
 	again := []string{"replay", "run", "dead", "--from", "rabbitmq", "--queue", queue, "--reason", "mended", "--yes", "--idle", "2s"}
 	replayed := func() int {
 		return s.count(`SELECT COUNT(DISTINCT uuid) FROM millrace_outbox WHERE metadata LIKE ?`, `%"`+inbox.ReplayField+`":"dead"%`)
