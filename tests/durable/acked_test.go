@@ -3,7 +3,6 @@ package durable_test
 import (
 	"cmp"
 	"context"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -76,16 +75,6 @@ func (b *bed) claims() []int {
 	}
 }
 
-// times counts the lines with a text.
-func times(events *rig.Events, text string) (n int) {
-	for _, line := range events.Logs() {
-		if strings.Contains(line, text) {
-			n++
-		}
-	}
-	return n
-}
-
 // within wraps the work in an Inbox.
 func (b *bed) within(h message.HandlerFunc, options ...inbox.Options) message.HandlerFunc {
 	in := millrace.Inbox{Store: b.store, Consumer: consumer}
@@ -111,7 +100,7 @@ var takenOverBodies = []testdb.Body{
 			assert.Zero(t, b.rows())
 			assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_history`))
 		}
-		assert.Equal(t, 1, times(events, saidTakenOver), "once per consumer")
+		assert.Equal(t, 1, events.Said(saidTakenOver), "once per consumer")
 
 		queue, h := b.storeIn(inbox.QueueConfig{}, msgs[0]), b.within(failsAt())
 		require.NoError(t, b.acks(queue, h), "it comes back, and is stored")
@@ -184,7 +173,7 @@ var takenOverBodies = []testdb.Body{
 			assert.Equal(t, []int{0, before + 1}, b.claims())
 			assert.Zero(t, b.rows())
 		}
-		assert.Zero(t, times(events, saidTakenOver))
+		assert.Zero(t, events.Said(saidTakenOver))
 	})},
 	{Name: "a failure, and a success that returns a message in the same delivery", Why: "it is published once", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		events, msg := b.told(), newMessage()
@@ -205,7 +194,7 @@ var takenOverBodies = []testdb.Body{
 		s.handles(msg)
 		assert.Equal(t, []string{"invoice"}, uuids(s.published.Messages()))
 		assert.Zero(t, b.outcomes())
-		assert.Zero(t, times(events, saidTakenOver))
+		assert.Zero(t, events.Said(saidTakenOver))
 	})},
 	{Name: "a failure that somebody takes over after the lease was lost", Why: "what another process has stays", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.told()
@@ -237,7 +226,7 @@ var takenOverBodies = []testdb.Body{
 			assert.Equal(t, []int{0, n + 1}, b.claims())
 			assert.Zero(t, b.rows())
 			assert.Equal(t, 1, b.effects(msg))
-			assert.Equal(t, n, times(events, saidTakenOver), "unless the inbox found it handled")
+			assert.Equal(t, n, events.Said(saidTakenOver), "unless the inbox found it handled")
 		}
 	})},
 	{Name: "a failure that somebody takes over, and a copy that is acked before Durable knows of that", Why: "it may be what was sent again: it is handled", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -277,7 +266,7 @@ var takenOverBodies = []testdb.Body{
 			assert.Equal(t, 1, b.open(admin.FailedRetryable), name)
 			b.due()
 			require.NoError(t, b.acks(queue, b.within(failsAt())))
-			assert.Equal(t, []int{1, 0, 0}, []int{b.effects(msg), b.rows(), times(events, saidTakenOver)}, name)
+			assert.Equal(t, []int{1, 0, 0}, []int{b.effects(msg), b.rows(), events.Said(saidTakenOver)}, name)
 		}
 	})},
 	{Name: "the next of an order key, behind a failure that somebody takes over", Why: "it is delivered", Run: testdb.With(newBed, func(t *testing.T, b *bed) {

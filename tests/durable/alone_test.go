@@ -3,7 +3,6 @@ package durable_test
 import (
 	"log/slog"
 	"regexp"
-	"strings"
 	"testing"
 	"time"
 
@@ -48,7 +47,7 @@ var aloneBodies = []testdb.Body{
 				return len(back) == n
 			})
 		}
-		assert.Equal(t, 1, a.said())
+		assert.Equal(t, 1, a.events.Said("a handler has had a stored message for too long"))
 		backlog, err := admin.New(b.store).Backlog(t.Context(), admin.BacklogOptions{})
 		require.NoError(t, err)
 		assert.Equal(t, n+1, backlog[0].InProgress.N+backlog[0].Stale.N, "each is seen")
@@ -103,7 +102,7 @@ var aloneBodies = []testdb.Body{
 		a.abandon()
 		rig.Within(t, entered, "the handler has it")
 		a.goesOn()
-		assert.Equal(t, 1, a.said())
+		assert.Equal(t, 1, a.events.Said("a handler has had a stored message for too long"))
 		close(goOn)
 		rig.Eventually(b, "all are handled", func() bool { return b.rows() == 0 })
 		assert.Equal(t, 1, a.runs.of(a.suspects[0]))
@@ -169,14 +168,4 @@ func (a *alone) goesOn() {
 		return a.count(`SELECT COUNT(*) FROM millrace_messages WHERE uuid = ?`, []byte(msg.UUID)) == 0
 	})
 	assert.Equal(a, 1, a.runs.of(msg))
-}
-
-// said counts the lines that say that a handler does not return.
-func (a *alone) said() (n int) {
-	for _, line := range a.events.Logs() {
-		if strings.Contains(line, "a handler has had a stored message for too long") {
-			n++
-		}
-	}
-	return n
 }

@@ -3,7 +3,6 @@ package durable_test
 import (
 	"context"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -261,19 +260,11 @@ func (b *bed) toldAgain(durable pubsub.Durable, events *rig.Events, leave, comeB
 		}
 		return nil
 	}))
-	unheard := func() (n int) {
-		for _, line := range events.Logs() {
-			if strings.Contains(line, "could not be recorded; retrying") {
-				n++
-			}
-		}
-		return n
-	}
 	for n, fails := range []string{"", "yes"} {
 		msg := newMessage()
 		msg.Metadata.Set("fails", fails)
 		assert.True(b, s.deliver(msg))
-		rig.Eventually(b, "the answer is not heard", func() bool { return unheard() > n })
+		rig.Eventually(b, "the answer is not heard", func() bool { return events.Said("could not be recorded; retrying") > n })
 		comeBack()
 		rig.Eventually(b, "it is handled, or parked", func() bool { return b.rows() == b.open(admin.Parked) })
 		assert.Equal(b, []int{n + 1, 0}, []int{runs.of(msg), b.rows()})
@@ -300,9 +291,7 @@ func (b *bed) noting(durable pubsub.Durable) (s *service, handled func() []strin
 
 // says asks whether the service has logged a text.
 func says(events *rig.Events, text string) func() bool {
-	return func() bool {
-		return slices.ContainsFunc(events.Logs(), func(line string) bool { return strings.Contains(line, text) })
-	}
+	return func() bool { return events.Said(text) > 0 }
 }
 
 // wired is a body for a Durable at the end of a wire, whose log is in events.

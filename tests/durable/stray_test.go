@@ -45,7 +45,7 @@ func (b *bed) keepsStray(events *rig.Events) {
 	assert.Equal(b, 1, b.rows())
 	assert.Contains(b, b.only(b.store, admin.FailedRetryable).LastError, "CopyWithContext")
 	assert.Equal(b, []int{1, 0}, b.claims())
-	assert.Equal(b, 1, times(events, saidStray), "once per consumer")
+	assert.Equal(b, 1, events.Said(saidStray), "once per consumer")
 }
 
 var strayBodies = []testdb.Body{
@@ -126,7 +126,7 @@ var strayBodies = []testdb.Body{
 	{Name: "a stored message that comes without its context and is handled", Why: "it is closed", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		events, msg := b.told(), newMessage()
 		require.NoError(t, b.acks(b.storeIn(inbox.QueueConfig{}, msg), detached["a copy"](b.within(failsAt()))))
-		assert.Equal(t, []int{1, 0, 0}, []int{b.effects(msg), b.rows(), times(events, saidStray)})
+		assert.Equal(t, []int{1, 0, 0}, []int{b.effects(msg), b.rows(), events.Said(saidStray)})
 	})},
 	{Name: "a middleware that acks without the inbox", Why: "the message is closed, whatever copies the inbox meets", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		events, msg := b.told(), newMessage()
@@ -143,7 +143,7 @@ var strayBodies = []testdb.Body{
 		require.NoError(t, l.Fail(t.Context()))
 		b.due()
 		require.NoError(t, b.acks(queue, silent(func(*message.Message) error { return nil })), "it is filtered out")
-		assert.Equal(t, []int{0, 0, 0}, []int{b.effects(msg), b.rows(), times(events, saidStray)})
+		assert.Equal(t, []int{0, 0, 0}, []int{b.effects(msg), b.rows(), events.Said(saidStray)})
 	})},
 	{Name: "a copy without a context, and a message that turns out to be handled", Why: "its ack counts", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		events, msg := b.told(), newMessage()
@@ -157,7 +157,7 @@ var strayBodies = []testdb.Body{
 			b.db.Do(t, `UPDATE millrace_claims SET result = 1`) // by another process
 			return h(m)
 		}))
-		assert.Equal(t, []int{0, 0, 0}, []int{b.effects(msg), b.rows(), times(events, saidStray)})
+		assert.Equal(t, []int{0, 0, 0}, []int{b.effects(msg), b.rows(), events.Said(saidStray)})
 	})},
 	{Name: "a copy without a context while the queue has the message out", Why: "it is a copy, and the message is handled once", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		events, msg := b.told(), newMessage()
@@ -171,6 +171,6 @@ var strayBodies = []testdb.Body{
 			assert.Zero(t, b.effects(msg))
 			return h(m)
 		}))
-		assert.Equal(t, []int{1, 0, 0}, []int{b.effects(msg), b.rows(), times(events, saidStray)})
+		assert.Equal(t, []int{1, 0, 0}, []int{b.effects(msg), b.rows(), events.Said(saidStray)})
 	})},
 }

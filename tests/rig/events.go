@@ -2,6 +2,7 @@ package rig
 
 import (
 	"context"
+	"strings"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -78,6 +79,16 @@ func (r *Events) Logs() []string {
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	return append([]string{}, r.lines...)
+}
+
+// Said counts the logged lines that contain a text.
+func (r *Events) Said(text string) (n int) {
+	for _, line := range r.Logs() {
+		if strings.Contains(line, text) {
+			n++
+		}
+	}
+	return n
 }
 
 func (l *logged) log(text string) {
