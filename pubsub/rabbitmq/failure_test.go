@@ -206,16 +206,7 @@ func TestCloseEndsThoughTheNetworkIsSilent(t *testing.T) {
 // endsInTime calls what may fail, but not hang.
 func endsInTime(t *testing.T, end func() error) {
 	t.Helper()
-	ended := make(chan struct{})
-	go func() {
-		_ = end()
-		close(ended)
-	}()
-	select {
-	case <-ended:
-	case <-time.After(rig.Patience):
-		require.Fail(t, "it hangs")
-	}
+	_ = rig.Within(t, rig.Go(end), "it does not hang")
 }
 
 func TestCloseWaitsForCallsInFlight(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
@@ -46,11 +45,7 @@ func within(t *testing.T, f func()) (returned, panicked bool) {
 		f()
 		returned = true
 	}()
-	select {
-	case <-done:
-	case <-time.After(rig.Patience):
-		require.Fail(t, "it hangs")
-	}
+	rig.Within(t, done, "it does not hang")
 	return returned, panicked
 }
 

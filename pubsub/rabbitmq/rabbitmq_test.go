@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
@@ -98,12 +97,7 @@ func (a *admin) drain(queue string, n int) []amqp091.Delivery {
 	require.NoError(a.t, err)
 	all := make([]amqp091.Delivery, 0, n)
 	for len(all) < n {
-		select {
-		case d := <-deliveries:
-			all = append(all, d)
-		case <-time.After(rig.Patience):
-			require.Fail(a.t, "messages are missing", "%d of %d arrived", len(all), n)
-		}
+		all = append(all, rig.Within(a.t, deliveries, fmt.Sprintf("message %d of %d", len(all)+1, n)))
 	}
 	require.NoError(a.t, ch.Close())
 	return all
@@ -135,12 +129,7 @@ func newMessages(n int) []*message.Message {
 
 func receive(t testing.TB, from <-chan *message.Message) *message.Message {
 	t.Helper()
-	select {
-	case msg, open := <-from:
-		require.True(t, open, "the subscription has ended")
-		return msg
-	case <-time.After(rig.Patience):
-		require.Fail(t, "no message arrives")
-		return nil
-	}
+	msg := rig.Within(t, from, "a message")
+	require.NotNil(t, msg, "the subscription has ended")
+	return msg
 }

@@ -44,7 +44,7 @@ func TestAckDeadline(t *testing.T) {
 			resent = receive(t, messages)
 			ofResent, _ = resent.Context().Deadline()
 		}
-		wait(t, resent.Context().Done(), "the deadline")
+		rig.Within(t, resent.Context().Done(), "the deadline")
 
 		again := receive(t, messages) // and nobody answered resent
 		assert.Equal(t, "slow", again.UUID)
@@ -248,7 +248,7 @@ func TestSubscriberCloses(t *testing.T) {
 			go func() { closed <- s.Close() }()
 		}
 		for range 3 {
-			require.NoError(t, wait(t, closed, "Close returns"))
+			require.NoError(t, rig.Within(t, closed, "Close returns"))
 		}
 		ended(t, messages)
 		_, err := s.Subscribe(t.Context(), "orders")

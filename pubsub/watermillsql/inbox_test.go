@@ -98,11 +98,11 @@ func (b *billing) start() (stop func()) {
 	stopped := make(chan error, 1)
 	ctx := context.WithoutCancel(b.Context())
 	go func() { stopped <- router.Run(ctx) }()
-	wait(b.T, router.Running(), "the router runs")
+	rig.Within(b.T, router.Running(), "the router runs")
 	return func() {
 		b.Helper()
 		require.NoError(b, router.Close())
-		require.NoError(b, wait(b.T, stopped, "the router ends"))
+		require.NoError(b, rig.Within(b.T, stopped, "the router ends"))
 		require.NoError(b, store.Close(ctx))
 	}
 }

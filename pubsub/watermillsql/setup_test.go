@@ -68,14 +68,9 @@ func subscribe(t *testing.T, s message.Subscriber, topic string) <-chan *message
 // receive waits for the next message.
 func receive(t *testing.T, from <-chan *message.Message) *message.Message {
 	t.Helper()
-	select {
-	case msg, open := <-from:
-		require.True(t, open, "the subscription ended")
-		return msg
-	case <-time.After(rig.Patience):
-		require.Fail(t, "no message came")
-		return nil
-	}
+	msg := rig.Within(t, from, "a message")
+	require.NotNil(t, msg, "the subscription ended")
+	return msg
 }
 
 // silent checks that nothing comes for a while in which dozens of polls fit.
@@ -118,18 +113,6 @@ func exec(t *testing.T, db *testdb.DB, statement string) {
 	t.Helper()
 	_, err := db.ExecContext(t.Context(), statement)
 	require.NoError(t, err)
-}
-
-// wait waits for what a goroutine of the test sends.
-func wait[T any](t *testing.T, from <-chan T, what string) T {
-	t.Helper()
-	select {
-	case v := <-from:
-		return v
-	case <-time.After(rig.Patience):
-		require.Fail(t, "it did not happen", what)
-		panic("unreachable")
-	}
 }
 
 var silence = watermill.NopLogger{}

@@ -74,11 +74,11 @@ func TestInboxStalls(t *testing.T) {
 		_, err := handle(newMessage("1"))
 		finished <- err
 	}()
-	wait(t, running, "the handler runs")
+	rig.Within(t, running, "the handler runs")
 	publish(t, p, "orders", "later")
 	silent(t, messages, "a handler runs in the transaction of an inbox")
 	close(finish)
-	require.NoError(t, wait(t, finished, "the handler ends"))
+	require.NoError(t, rig.Within(t, finished, "the handler ends"))
 	assert.Equal(t, "later", receive(t, messages).UUID)
 }
 
@@ -113,7 +113,7 @@ func TestBatchesLockTheEnd(t *testing.T) {
 				assert.Empty(t, published, "Publish does not wait for the batch")
 				first.Ack()
 			}
-			require.NoError(t, wait(t, published, "Publish returns"))
+			require.NoError(t, rig.Within(t, published, "Publish returns"))
 			first.Ack()
 			require.NoError(t, s.Close()) // on PostgreSQL it would stall the next
 		}
@@ -157,7 +157,7 @@ func TestBatchIsReadFromTheIndex(t *testing.T) {
 		config := func(c *watermillsql.SubscriberConfig) { c.Logger = logger }
 		s := newSubscriber(t, db, "group", config)
 		receive(t, subscribe(t, s, "orders")).Ack()
-		query := wait(t, log.queries, "the query")
+		query := rig.Within(t, log.queries, "the query")
 		require.NoError(t, s.Close()) // MariaDB runs a part of what it explains
 
 		plan := explain(t, db, query)

@@ -267,14 +267,9 @@ func TestRequeuerBehindTheInboxLosesTheSecondRound(t *testing.T) {
 // receive waits for the next message.
 func (b *bed) receive(from <-chan *message.Message) *message.Message {
 	b.Helper()
-	select {
-	case msg, open := <-from:
-		require.True(b, open, "the subscription has ended")
-		return msg
-	case <-time.After(rig.Patience):
-		require.Fail(b, "no message arrives")
-		return nil
-	}
+	msg := rig.Within(b, from, "a message")
+	require.NotNil(b, msg, "the subscription has ended")
+	return msg
 }
 
 func TestTheHandlersFault(t *testing.T) {

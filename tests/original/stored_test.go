@@ -3,7 +3,6 @@ package original_test
 import (
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -137,11 +136,7 @@ func recorded(b *bed, p place) {
 	msg := change(1)
 	c := fresh(msg)
 	s.source.Send(s, c)
-	select {
-	case <-c.Nacked():
-	case <-time.After(rig.Patience):
-		require.Fail(b, "it is nacked")
-	}
+	rig.Within(b, c.Nacked(), "it is nacked")
 	b.storedAs(admin.FailedRetryable, msg)
 	fails = false
 	s.deliver(msg)
@@ -198,12 +193,7 @@ func givenUp(b *bed, p place) {
 	}, p.chain(b.inbox())...)
 	msg := change(1)
 	s.deliver(msg)
-	select {
-	case got := <-told:
-		same(b, msg, got)
-	case <-time.After(rig.Patience):
-		require.Fail(b, "OnPark is called")
-	}
+	same(b, msg, rig.Within(b, told, "OnPark is called"))
 	rig.Eventually(b, "it is parked", func() bool {
 		return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE status = ?`, admin.Parked) == 1
 	})
