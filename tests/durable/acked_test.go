@@ -44,6 +44,15 @@ func (b *bed) hands(queue *inbox.Queue, h message.HandlerFunc) (l *inbox.Leased,
 	return l, do(h, msg)
 }
 
+// fails has h fail at the message that is due, and makes it due again.
+func (b *bed) fails(queue *inbox.Queue, h message.HandlerFunc, says ...any) {
+	b.Helper()
+	l, err := b.hands(queue, h)
+	require.ErrorIs(b, err, errBoom, says...)
+	require.NoError(b, l.Fail(b.Context()))
+	b.due()
+}
+
 // acks is hands, and acks whatever becomes of the message.
 func (b *bed) acks(queue *inbox.Queue, h message.HandlerFunc) (failure error) {
 	b.Helper()
@@ -90,11 +99,8 @@ var takenOverBodies = []testdb.Body{
 		events, msgs := b.told(), newMessages(2)
 		for _, msg := range msgs {
 			queue, h := b.storeIn(inbox.QueueConfig{}, msg), b.within(failsAt(1, 2))
-			l, err := b.hands(queue, h)
-			require.ErrorIs(t, err, errBoom)
-			require.NoError(t, l.Fail(t.Context()))
+			b.fails(queue, h)
 			require.Equal(t, []int{1, 0}, b.claims())
-			b.due()
 			require.ErrorIs(t, b.acks(queue, h), errBoom)
 			assert.Equal(t, []int{0, 0}, b.claims())
 			assert.Zero(t, b.rows())
@@ -114,10 +120,7 @@ var takenOverBodies = []testdb.Body{
 		pool, msg, noted := faults.Open(t, b.db), newMessage(), false
 		b.store = rig.NewStore(t, pool.DB, inbox.Config{MaxInFlight: 1})
 		queue, h := b.storeIn(inbox.QueueConfig{}, msg), b.within(failsAt(1))
-		l, err := b.hands(queue, h)
-		require.ErrorIs(t, err, errBoom)
-		require.NoError(t, l.Fail(t.Context()))
-		b.due()
+		b.fails(queue, h)
 		pool.Set(faults.Plan{Before: faults.At("reason_code = 2, due_at", func() error {
 			noted = true
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond) // the transaction is open until the end of this
@@ -199,11 +202,8 @@ var takenOverBodies = []testdb.Body{
 	{Name: "a failure that somebody takes over after the lease was lost", Why: "what another process has stays", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.told()
 		queue, h := b.storeIn(inbox.QueueConfig{}, newMessage()), b.within(failsAt(1, 2))
+		b.fails(queue, h)
 		l, err := b.hands(queue, h)
-		require.ErrorIs(t, err, errBoom)
-		require.NoError(t, l.Fail(t.Context()))
-		b.due()
-		l, err = b.hands(queue, h)
 		require.ErrorIs(t, err, errBoom)
 		b.db.Do(t, `UPDATE millrace_messages SET lease_token = lease_token + 1`)
 		require.ErrorIs(t, queue.Finish(t.Context(), l), inbox.ErrLost)
@@ -239,10 +239,7 @@ var takenOverBodies = []testdb.Body{
 				require.NoError(t, do(b.within(failsAt()), msg))
 			},
 			"past the table, failed": func(queue *inbox.Queue, msg *message.Message) {
-				_, fail := queue.Straight("orders", msg)
-				kept, err := fail(t.Context())
-				require.NoError(t, err)
-				require.True(t, kept)
+				b.failedStraight(queue, msg)
 			},
 			"as a refused replay": func(_ *inbox.Queue, msg *message.Message) {
 				require.NoError(t, do(b.within(failsAt(), refuse), replayed(msg)))
@@ -254,10 +251,7 @@ var takenOverBodies = []testdb.Body{
 			events, msg := b.told(), stamped(name, 2)
 			queue, h := b.storeIn(inbox.QueueConfig{}, msg), b.within(failsAt(1, 2))
 			if name != "as a refused replay" && name != "with a gap" { // which find no claim
-				l, err := b.hands(queue, h)
-				require.ErrorIs(t, err, errBoom)
-				require.NoError(t, l.Fail(t.Context()))
-				b.due()
+				b.fails(queue, h)
 			}
 			l, err := b.hands(queue, h)
 			require.ErrorIs(t, err, errBoom, name)

@@ -53,16 +53,13 @@ var strayBodies = []testdb.Body{
 		for name, lose := range detached {
 			events, msg := b.told(), newMessage()
 			queue, h := b.storeIn(inbox.QueueConfig{}, msg), b.within(failsAt(1), inbox.Options{OnCollision: inbox.CollisionDrop})
-			l, err := b.hands(queue, lose(h))
-			require.ErrorIs(t, err, errBoom, name)
-			require.NoError(t, l.Fail(t.Context()))
+			b.fails(queue, lose(h), name)
 			for attempts := 2; attempts < 4; attempts++ {
-				b.due()
 				require.NoError(t, b.acks(queue, lose(h)), "it takes it for a copy")
 				b.keepsStray(events)
 				assert.Equal(t, attempts, b.only(b.store, admin.FailedRetryable).Attempts, "that is an attempt")
+				b.due()
 			}
-			b.due()
 			require.NoError(t, b.acks(queue, h), "the middleware is mended")
 			assert.Equal(t, []int{1, 0}, []int{b.effects(msg), b.rows()}, name)
 			b.db.Do(t, `DELETE FROM millrace_claims`)
@@ -77,10 +74,7 @@ var strayBodies = []testdb.Body{
 			return inbox.Terminal(err)
 		}}
 		queue, h := b.storeIn(config, newMessage()), b.within(failsAt(1))
-		l, err := b.hands(queue, detached["a copy"](h))
-		require.ErrorIs(t, err, errBoom)
-		require.NoError(t, l.Fail(t.Context()))
-		b.due()
+		b.fails(queue, detached["a copy"](h))
 		require.NoError(t, b.acks(queue, detached["a copy"](h)))
 		assert.Contains(t, b.only(b.store, admin.Parked).LastError, "CopyWithContext")
 		assert.Equal(t, 1, events.Count("parked"))
@@ -131,27 +125,18 @@ var strayBodies = []testdb.Body{
 	{Name: "a middleware that acks without the inbox", Why: "the message is closed, whatever copies the inbox meets", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		events, msg := b.told(), newMessage()
 		queue, h := b.storeIn(inbox.QueueConfig{}, msg), b.within(failsAt(1, 2))
-		l, err := b.hands(queue, h)
-		require.ErrorIs(t, err, errBoom)
-		require.NoError(t, l.Fail(t.Context()))
-		b.due()
-		l, err = b.hands(queue, func(m *message.Message) ([]*message.Message, error) {
+		b.fails(queue, h)
+		b.fails(queue, func(m *message.Message) ([]*message.Message, error) {
 			require.NoError(t, do(h, msg.Copy()), "a copy from elsewhere")
 			return h(m)
 		})
-		require.ErrorIs(t, err, errBoom)
-		require.NoError(t, l.Fail(t.Context()))
-		b.due()
 		require.NoError(t, b.acks(queue, silent(func(*message.Message) error { return nil })), "it is filtered out")
 		assert.Equal(t, []int{0, 0, 0}, []int{b.effects(msg), b.rows(), events.Said(saidStray)})
 	})},
 	{Name: "a copy without a context, and a message that turns out to be handled", Why: "its ack counts", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		events, msg := b.told(), newMessage()
 		queue, h := b.storeIn(inbox.QueueConfig{}, msg), b.within(failsAt(1))
-		l, err := b.hands(queue, h)
-		require.ErrorIs(t, err, errBoom)
-		require.NoError(t, l.Fail(t.Context()))
-		b.due()
+		b.fails(queue, h)
 		require.NoError(t, b.acks(queue, func(m *message.Message) ([]*message.Message, error) {
 			require.NoError(t, do(h, msg.Copy()))
 			b.db.Do(t, `UPDATE millrace_claims SET result = 1`) // by another process
@@ -162,10 +147,7 @@ var strayBodies = []testdb.Body{
 	{Name: "a copy without a context while the queue has the message out", Why: "it is a copy, and the message is handled once", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		events, msg := b.told(), newMessage()
 		queue, h := b.storeIn(inbox.QueueConfig{}, msg), b.within(failsAt(1))
-		l, err := b.hands(queue, h)
-		require.ErrorIs(t, err, errBoom)
-		require.NoError(t, l.Fail(t.Context()))
-		b.due()
+		b.fails(queue, h)
 		require.NoError(t, b.acks(queue, func(m *message.Message) ([]*message.Message, error) {
 			require.NoError(t, do(h, msg.Copy()))
 			assert.Zero(t, b.effects(msg))
