@@ -59,7 +59,7 @@ func TestARelayThatStopsAfterItsMessagesWereCutOff(t *testing.T) {
 					`CREATE TRIGGER out BEFORE INSERT ON millrace_outbox_relays BEGIN SELECT RAISE(ABORT, 'out of order'); END`,
 					`DELETE FROM millrace_outbox_relays`,
 				} {
-					_, err := r.db.ExecContext(t.Context(), do)
+					_, err := r.db.ExecContext(t.Context(), do) //nolint:contextcheck // what happens beside the relay
 					assert.NoError(t, err)
 				}
 				<-ctx.Done()

@@ -2,6 +2,7 @@ package tests_test
 
 import (
 	"context"
+	"database/sql/driver"
 	"fmt"
 	"slices"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -332,4 +334,24 @@ func TestCheckFindsAReplica(t *testing.T) {
 	db := testdb.At(t, "mysql", s.DSN())
 	migrate(t, db, inbox.Config{})
 	assert.Equal(t, []string{"error read_only"}, subjects(check(t, documented(t, db), inbox.Config{})))
+}
+
+// TestCheckTriesAnotherConnection: a driver may hand out one that its own context ended in the last moment.
+func TestCheckTriesAnotherConnection(t *testing.T) {
+	t.Parallel()
+	for _, dialect := range []string{"postgres", "mysql"} {
+		pool := faults.Open(t, testdb.On(t, dialect))
+		store := rig.NewStore(t, pool.DB, inbox.Config{})
+		asked := 0
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if strings.Contains(call, "pg_backend_pid") || strings.Contains(call, "CONNECTION_ID") {
+				if asked++; asked == 2 {
+					return driver.ErrBadConn
+				}
+			}
+			return nil
+		}})
+		findings(t, store)
+		assert.Equal(t, 4, asked)
+	}
 }

@@ -2,6 +2,8 @@ package checkup
 
 import (
 	"context"
+	"database/sql/driver"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -24,7 +26,11 @@ func (c *Checkup) server(ctx context.Context) error {
 	if c.settings, err = c.Dialect.Settings(ctx, c.DB); err != nil {
 		return fmt.Errorf("read the settings: %w", err)
 	}
-	if c.pooled, err = c.sharedBackend(ctx); err != nil {
+	c.pooled, err = c.sharedBackend(ctx)
+	for try := 0; try < 2 && errors.Is(err, driver.ErrBadConn); try++ {
+		c.pooled, err = c.sharedBackend(ctx) // database/sql tries another connection only where it chose the first
+	}
+	if err != nil {
 		return fmt.Errorf("ask for the server process: %w", err)
 	}
 	c.judgeSettings()
