@@ -40,33 +40,40 @@ func TestAPoisonMessageIsDeadLetteredAfterTheLimit(t *testing.T) {
 
 // What a subscriber had and never handed out is no failure of the messages.
 func TestRestartsDeadLetterNothing(t *testing.T) {
-	uri := uri(t)
-	a := newAdmin(t, uri)
-	topic := a.topic()
-	broker := rabbitmq.NewQueueConfig(uri, rabbitmq.Queues{Quorum: true, DeadLetters: true})
-	broker.Consume.Qos.PrefetchCount = 5
-	require.NoError(t, rabbitmq.Declare(broker, topic))
-	messages := newMessages(5)
-	require.NoError(t, publisher(t, broker, rabbitmq.PublisherConfig{}).Publish(topic, messages...))
-	for range 20 {
-		s := subscriber(t, broker, rabbitmq.SubscriberConfig{})
-		_, err := s.Subscribe(t.Context(), topic)
-		require.NoError(t, err)
-		rig.Eventually(t, "some are delivered", func() bool { return a.ready(topic) < len(messages) })
-		require.NoError(t, s.Close())
-		rig.Eventually(t, "they are back", func() bool { return a.ready(topic) == len(messages) })
-	}
-	require.Equal(t, 0, a.ready(topic+rabbitmq.DeadLetterSuffix))
-	counted := 0
-	for _, d := range a.drain(topic, len(messages)) {
-		if d.Headers["x-delivery-count"] != nil {
-			counted++
-		}
-	}
-	if countsReturns(a) {
-		assert.Equal(t, 1, counted, "of no more than it may hand out")
-	} else {
-		assert.Zero(t, counted)
+	for name, limits := range map[string]bool{"the queue's limit": true, "the server's limit, if it has one": false} {
+		t.Run(name, func(t *testing.T) {
+			uri := uri(t)
+			a := newAdmin(t, uri)
+			topic := a.topic()
+			broker := rabbitmq.NewQueueConfig(uri, rabbitmq.Queues{Quorum: true, DeadLetters: true})
+			if !limits {
+				delete(broker.Queue.Arguments, "x-delivery-limit")
+			}
+			broker.Consume.Qos.PrefetchCount = 5
+			require.NoError(t, rabbitmq.Declare(broker, topic))
+			messages := newMessages(5)
+			require.NoError(t, publisher(t, broker, rabbitmq.PublisherConfig{}).Publish(topic, messages...))
+			for range 20 {
+				s := subscriber(t, broker, rabbitmq.SubscriberConfig{})
+				_, err := s.Subscribe(t.Context(), topic)
+				require.NoError(t, err)
+				rig.Eventually(t, "some are delivered", func() bool { return a.ready(topic) < len(messages) })
+				require.NoError(t, s.Close())
+				rig.Eventually(t, "they are back", func() bool { return a.ready(topic) == len(messages) })
+			}
+			require.Equal(t, 0, a.ready(topic+rabbitmq.DeadLetterSuffix))
+			counted := int64(0)
+			for _, d := range a.drain(topic, len(messages)) {
+				if n, is := d.Headers["x-delivery-count"].(int64); is {
+					counted += n
+				}
+			}
+			if countsReturns(a) {
+				assert.EqualValues(t, 20, counted, "each time of no more than it may hand out")
+			} else {
+				assert.Zero(t, counted)
+			}
+		})
 	}
 }
 
