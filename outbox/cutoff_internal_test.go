@@ -22,11 +22,13 @@ func TestResultsThatCameTooLateForTheTable(t *testing.T) {
 			p.ledger.sent = []dialect.Row{{ID: 1}}
 			p.flusher.failed = &flush{ledger: p.ledger, statements: p.ledger.statements(p.tables, 1, 0), doubtful: doubtful}
 			p.ledger = newLedger(2)
+			p.failure = errRefused
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
 			err := p.work(ctx, newKeeper(p.Relay), nil, nil)
 			require.ErrorIs(t, err, errLeaseLost)
 			require.ErrorIs(t, err, errCutOff)
+			require.ErrorIs(t, err, errRefused, "the first failure, for RelayBatch")
 		})
 	}
 }

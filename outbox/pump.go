@@ -118,14 +118,14 @@ func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-c
 		case p.closing.Load() && p.idle(), p.once && p.finished():
 			return p.result()
 		case p.flusher.beaten && p.lanesIdle():
-			return p.undrained()
+			return p.withFailure(errDrain)
 		}
 		timer.Reset(time.Until(p.nextAlarm()))
 		select {
 		case <-stop:
 			drain()
 		case <-drained:
-			return p.undrained()
+			return p.withFailure(errDrain)
 		case err := <-lost:
 			if p.close(); p.cutOff || !p.idle() {
 				err = fmt.Errorf("%w: %w", err, errCutOff)
@@ -194,17 +194,17 @@ var errDrain = errors.New("the broker did not confirm, or the database did not r
 // result is what a pump returns that has nothing in hand.
 func (p *pump) result() error {
 	if p.cutOff {
-		return fmt.Errorf("%w: %w", errLeaseLost, errCutOff)
+		return p.withFailure(fmt.Errorf("%w: %w", errLeaseLost, errCutOff))
 	}
 	return p.failure
 }
 
-// undrained returns errDrain and, for RelayBatch, the first failure.
-func (p *pump) undrained() error {
+// withFailure returns err and, for RelayBatch, the first failure.
+func (p *pump) withFailure(err error) error {
 	if p.failure == nil {
-		return errDrain
+		return err
 	}
-	return fmt.Errorf("%w: %w", errDrain, p.failure)
+	return fmt.Errorf("%w: %w", err, p.failure)
 }
 
 // beats reports whether something has failed for so long that RelayBatch gives up. It notes in
