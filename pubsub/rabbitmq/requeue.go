@@ -158,12 +158,16 @@ func (r *requeue) run(ctx context.Context) error {
 	if r.channel, err = session.Channel(); err != nil {
 		return fmt.Errorf("open a channel: %w", err)
 	}
-	// During an alarm RabbitMQ reads nothing from a connection that has published, and no call on it ends.
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(farewell, session.sever) })()
-	err = r.all(ctx)
-	// RabbitMQ answers when it has the acks, and puts back the letters that were not acked.
-	silent := time.AfterFunc(r.publisher.config.Timeout, session.sever)
+	// During an alarm RabbitMQ reads nothing from a connection that has published, and no call on it ends. What is
+	// being published has as long to be confirmed as ever, or it would be sent twice.
+	silent := time.AfterFunc(time.Hour, session.sever)
+	silent.Stop()
 	defer silent.Stop()
+	end := func() { silent.Reset(r.publisher.config.Timeout) }
+	defer context.AfterFunc(ctx, end)()
+	err = r.all(ctx)
+	end()
+	// RabbitMQ answers when it has the acks, and puts back the letters that were not acked.
 	if closed := r.channel.Close(); err == nil {
 		err = closed
 	}
