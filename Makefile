@@ -150,7 +150,7 @@ lint: $(GOLANGCI_LINT) ## check formatting, go.mod, and what golangci-lint finds
 	@unformatted=$$(gofmt -l .); \
 	if [[ -n $$unformatted ]]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
 	@tests/tidy.sh -diff
-	@$(GOLANGCI_LINT) run $$(go list -m -f '{{.Dir}}/...')
+	@modules=$$(go list -m -f '{{.Dir}}/...'); $(GOLANGCI_LINT) run $$modules
 	@cd tests/river && $(GOLANGCI_LINT) run --config=$(CURDIR)/.golangci.yml ./...
 
 .PHONY: modules

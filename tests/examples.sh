@@ -71,7 +71,7 @@ for mod in "$root"/*/go.mod; do
   if [[ ! -e $mod ]]; then continue; fi
   begun=$((begun + 1))
   if [[ -e $(dirname "$mod")/compose.yaml ]]; then composed "$(dirname "$mod")" || failed=1; fi
-  while (($(jobs -rp | wc -l) >= 2)); do wait -n; done # while one waits, another is built
+  while (($(jobs -rp | wc -l) >= 2)); do wait -n || true; done # while one waits, another is built
   run "$(dirname "$mod")" &
 done
 wait
