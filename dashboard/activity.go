@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/internal/dialect"
 )
 
 // window is a period that the overview can show.
@@ -48,6 +49,9 @@ func (h *Handler) activity(ctx context.Context, since time.Time) ([]admin.Activi
 		return a.found, nil
 	}
 	found, err := h.ops.Activity(ctx, since)
+	if dialect.Denied(err) { // nobody writes it: an inbox alone does without the right, and Check warns
+		found, err = nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}

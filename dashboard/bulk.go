@@ -23,6 +23,7 @@ type bulk struct {
 	Audit  int64 // its number in the audit
 	Done   int64
 	Of     int64 // the number of messages at the beginning
+	Seen   int64 // the number that the button named, 0 if more than one number was possible
 	Began  time.Time
 	Left   string // why one was left as it was
 	Reason string
@@ -64,6 +65,10 @@ func (h *Handler) work(v *visit, b bulk, all forAll) (answer, error) {
 	if b.Began.IsZero() {
 		if err := h.count(v.r.Context(), &b); err != nil {
 			return answer{}, err
+		}
+		if b.Seen > 0 && b.Of > b.Seen {
+			return answer{}, problem{http.StatusConflict, "Meanwhile " + plural(b.Of, "message") + " of the group wait for a decision, not " +
+				thousands(b.Seen) + ". Nothing was changed: look at the group again."}
 		}
 	}
 	ctx, stop := context.WithCancel(v.r.Context())
@@ -118,7 +123,7 @@ func (h *Handler) count(ctx context.Context, b *bulk) error {
 func (b *bulk) read(v *visit) (err error) {
 	form := v.r.PostForm
 	b.Reason, b.Left = v.reason(), form.Get("left")
-	for name, n := range map[string]*int64{"group": &b.Group, "mark": &b.Mark, "audit": &b.Audit, "done": &b.Done, "of": &b.Of} {
+	for name, n := range map[string]*int64{"group": &b.Group, "mark": &b.Mark, "audit": &b.Audit, "done": &b.Done, "of": &b.Of, "seen": &b.Seen} {
 		if *n, err = number(form.Get(name), name); err != nil {
 			return err
 		}

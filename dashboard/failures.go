@@ -87,6 +87,7 @@ type failurePage struct {
 	Affected []admin.Preview // what an action would change
 	Waiting  admin.Count
 	Decided  string          // how many, in words
+	Seen     int             // how many, 0 if that is not known exactly
 	First    []admin.Message // of them
 	Until    time.Time
 	Back     bool // some are sent back to their topic
@@ -121,6 +122,9 @@ func (h *Handler) failure(v *visit) (any, error) {
 		p.Waiting = sum(p.Waiting, a.Messages)
 		p.Back = p.Back || !a.Served && h.config.Redeliver != nil
 		p.Lost = p.Lost || !a.Served && h.config.Redeliver == nil
+	}
+	if !p.Waiting.AtLeast {
+		p.Seen = p.Waiting.N
 	}
 	p.Decided = count(p.Waiting) + " messages"
 	if p.Waiting.N == 1 {

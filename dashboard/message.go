@@ -20,6 +20,7 @@ type messagePage struct {
 	Claims   []closedRow
 	Timeline []event
 	Cut      string // how many copies were dropped, if the timeline lacks some
+	Crowd    string // how many messages collided with this one, if some are not shown
 	Produced []produced
 	Lacking  []form // for outcomes that the broker may lack
 }
@@ -98,6 +99,7 @@ func (h *Handler) messagePage(v *visit, key string, seen revealed) (*messagePage
 	if err != nil {
 		return nil, err
 	}
+	collisions := 0
 	for _, m := range story.Open {
 		row := h.openRow(m, served)
 		row.Collision = m.Original != "" && m.Original == key
@@ -105,7 +107,13 @@ func (h *Handler) messagePage(v *visit, key string, seen revealed) (*messagePage
 			shown := readable(seen.message.Payload)
 			row.Body, row.Text = &shown, writable(seen.message.Payload)
 		}
+		if row.Collision {
+			collisions++
+		}
 		p.Rows = append(p.Rows, row)
+	}
+	if collisions >= stored.MostCollisions {
+		p.Crowd = thousands(collisions)
 	}
 	for _, c := range story.Claims {
 		if c.Completed {

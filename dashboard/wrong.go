@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/problems"
 )
 
@@ -70,7 +71,7 @@ func whereTo(p problems.Problem) (to, label string) {
 
 // out explains err, with which the first page begins if the database does not answer.
 func (h *Handler) out(err error) error {
-	if !errors.Is(err, inbox.ErrUnavailable) {
+	if !errors.Is(err, inbox.ErrUnavailable) || dialect.Denied(err) {
 		return err
 	}
 	text := "The database is out: nothing can be shown or done here. "

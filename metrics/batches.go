@@ -21,7 +21,7 @@ func newBatches(r *registrar) *children[*batches] {
 		r.config.Buckets, "consumer")
 	return newChildren(0, func(name string) *batches {
 		b := &batches{
-			ends:     newChildren(r.config.MaxValues, func(result string) prometheus.Counter { return ends.WithLabelValues(name, result) }),
+			ends:     newChildren(mostReasons, func(result string) prometheus.Counter { return ends.WithLabelValues(name, result) }),
 			messages: messages.WithLabelValues(name), waits: waits.WithLabelValues(name),
 		}
 		for _, result := range []string{inbox.ReasonCommitted, inbox.ReasonHalved, inbox.ReasonNamed, inbox.ReasonAlone} {

@@ -15,6 +15,10 @@ const (
 	none  = "none"
 )
 
+// mostReasons bounds labels whose values package inbox documents. Config.MaxValues does not count for them: alerts name
+// some of them.
+const mostReasons = 50
+
 // children has a T for each value of a label. A known value costs a look-up in a map that never
 // changes. If there is a limit, all values beyond it share one T.
 type children[T any] struct {

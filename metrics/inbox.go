@@ -136,7 +136,7 @@ func newInboxObserver(r *registrar) *inboxObserver {
 // event is an increase.
 func (v *inboxVectors) of(name string, limit int) *consumer {
 	by := func(vec *prometheus.CounterVec, values ...string) *children[prometheus.Counter] {
-		c := newChildren(limit, func(value string) prometheus.Counter { return vec.WithLabelValues(name, value) })
+		c := newChildren(mostReasons, func(value string) prometheus.Counter { return vec.WithLabelValues(name, value) })
 		for _, value := range values {
 			c.of(value)
 		}
@@ -152,9 +152,10 @@ func (v *inboxVectors) of(name string, limit int) *consumer {
 		parked: by(v.parked, inbox.ReasonCollision, inbox.ReasonTooOld, inbox.ReasonAttempts, inbox.ReasonTerminal,
 			inbox.ReasonUnknownType, inbox.ReasonNoAnswer, inbox.ReasonVersion, inbox.ReasonHeldTooLong, inbox.ReasonReplayed,
 			inbox.ReasonNoKey),
-		failures: by(v.failures, inbox.ReasonCollision), duplicates: by(v.duplicates), retries: by(v.retries),
-		replayed: by(v.replayed, resultRan, resultForced, resultSuppressed, resultRefused, resultDuplicate),
-		ages: newChildren(limit, func(age string) *aged {
+		failures: by(v.failures, inbox.ReasonCollision), retries: by(v.retries),
+		replayed:   by(v.replayed, resultRan, resultForced, resultSuppressed, resultRefused, resultDuplicate),
+		duplicates: newChildren(limit, func(kind string) prometheus.Counter { return v.duplicates.WithLabelValues(name, kind) }),
+		ages: newChildren(mostReasons, func(age string) *aged {
 			return &aged{gauge: v.ages.WithLabelValues(name, age), of: map[int]int{}}
 		}),
 		seconds: v.seconds.WithLabelValues(name), lag: v.lag.WithLabelValues(name),

@@ -18,7 +18,7 @@ func newShadowObserver(r *registrar) *ShadowObserver {
 	most := r.config.MaxValues
 	return &ShadowObserver{newChildren(0, func(consumer string) *children[*children[prometheus.Counter]] {
 		return newChildren(most, func(by string) *children[prometheus.Counter] {
-			return newChildren(most, func(result string) prometheus.Counter {
+			return newChildren(mostReasons, func(result string) prometheus.Counter {
 				return vector.WithLabelValues(consumer, by, result)
 			})
 		})

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/dashboard"
 	"github.com/millrace-go/millrace/health"
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/payload"
@@ -179,6 +180,16 @@ func TestAnInboxAloneWorksWithTheRightsThatItUses(t *testing.T) {
 			answer := httptest.NewRecorder()
 			ready.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/", nil))
 			assert.Equal(t, http.StatusOK, answer.Code, answer.Body)
+
+			pages, err := dashboard.New(b.store, dashboard.Config{Operator: func(*http.Request) string { return "ada" }})
+			require.NoError(t, err)
+			answer = httptest.NewRecorder()
+			pages.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/", nil))
+			assert.Equal(t, http.StatusOK, answer.Code, answer.Body)
+			answer = httptest.NewRecorder()
+			pages.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/message?key="+msg.UUID, nil))
+			assert.NotContains(t, answer.Body.String(), "The database is out")
+			assert.Contains(t, answer.Body.String(), "the role lacks a right")
 		})
 	}
 }

@@ -125,6 +125,7 @@ var parkingBodies = []testdb.Body{
 		require.ErrorContains(t, admin.New(b.store).Retry(t.Context(), parked[0].ID, operator, nil), "publisher")
 		s.published.FailWith(errBoom)
 		require.ErrorIs(t, admin.New(b.store).Retry(t.Context(), parked[0].ID, operator, s.published), errBoom)
+		assert.Equal(t, parked, rig.Parked(t, b.store), "it waits for an operator as before")
 		s.published.FailWith(nil)
 		require.NoError(t, admin.New(b.store).Retry(t.Context(), parked[0].ID, operator, s.published), "so again")
 		sent := s.published.Messages()
@@ -140,8 +141,8 @@ var parkingBodies = []testdb.Body{
 		b.nothingOpen()
 		require.ErrorIs(t, admin.New(b.store).Retry(t.Context(), parked[0].ID, operator, s.published), inbox.ErrNotFound)
 		story := rig.Story(t, b.store, msg.UUID)
-		require.Len(t, story.Audit, 2, "what was done about a collision is part of the story it collided with")
-		assert.Equal(t, "retry", story.Audit[1].Action)
+		require.Len(t, story.Audit, 3, "what was done about a collision is part of the story it collided with")
+		assert.Equal(t, []string{"retry", "undo retry", "retry"}, []string{story.Audit[0].Action, story.Audit[1].Action, story.Audit[2].Action})
 	})},
 	{Name: "a discarded message", Why: "it counts as completed, and says who decided so", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage("x")

@@ -27,8 +27,12 @@ func chaptersOf(story admin.Story, payload bool) []*chapter {
 	for _, claim := range story.Claims {
 		of(claim.Consumer, claim.Epoch).claimed(claim)
 	}
+	collisions := 0
 	for _, m := range story.Open {
 		of(m.Consumer, m.Epoch).opened(m, story.MessageID, payload)
+		if collided(m, story.MessageID) {
+			collisions++
+		}
 	}
 	for _, d := range story.Dropped {
 		c := of(d.Consumer, d.Epoch)
@@ -49,6 +53,10 @@ func chaptersOf(story admin.Story, payload bool) []*chapter {
 	}
 	for _, c := range chapters {
 		c.droppedCut = len(story.Dropped) >= stored.MostDropped
+		if collisions >= stored.MostCollisions {
+			c.Notes = append(c.Notes, fmt.Sprintf("At least %d messages collided with this one, of all consumers together: the story has %[1]d of them.",
+				stored.MostCollisions))
+		}
 		c.first()
 		slices.SortStableFunc(c.Events, func(a, b event) int { return a.at.Compare(b.at) })
 	}
@@ -155,7 +163,7 @@ func (c *chapter) stepped(s admin.StepRecord) {
 // opened adds an open row: of the message, or of one that collided with it.
 func (c *chapter) opened(m admin.Message, key string, payload bool) {
 	c.Open = append(c.Open, openMessageOf(m, payload))
-	if m.Original != "" && m.MessageID != key {
+	if collided(m, key) {
 		c.add(m.ReceivedAt, "collided", fmt.Sprintf("a message%s with the same key and another payload is %s as row %d: %s",
 			fromTopic(m.Position.String()), m.Status, m.ID, why(m)))
 		return
@@ -180,6 +188,9 @@ func (c *chapter) opened(m admin.Message, key string, payload bool) {
 	}
 	c.Events = append(c.Events, event{at: distant, What: "now", Detail: detail})
 }
+
+// collided reports whether m has the key, but not the payload, of another message.
+func collided(m admin.Message, key string) bool { return m.Original != "" && m.MessageID != key }
 
 // originOf names the ids that connect the message to its causes.
 func originOf(m admin.Message) (text string) {

@@ -19,9 +19,9 @@ import (
 //
 // If a queue (pubsub.Durable) of any process serves the consumer, Retry makes the message due
 // there and ignores to. Otherwise to publishes the message to its topic, with its UUID, metadata
-// and payload, and the delivery runs the handler. If publishing fails, the message stays
-// retryable: call Retry again. Retry returns [inbox.ErrNotServed] if there is neither a queue nor
-// a publisher, [inbox.ErrNotFound] if no such message is open, and [inbox.ErrWrongState] if its
+// and payload, and the delivery runs the handler. If publishing fails, the message waits as before,
+// unless a copy was tried meanwhile: call Retry again. Retry returns [inbox.ErrNotServed] if there is
+// neither a queue nor a publisher, [inbox.ErrNotFound] if no such message is open, and [inbox.ErrWrongState] if its
 // state does not allow a retry.
 func (a *Admin) Retry(ctx context.Context, id int64, by Operator, to message.Publisher) error {
 	if err := by.Validate(); err != nil {
@@ -41,7 +41,7 @@ func (a *Admin) Retry(ctx context.Context, id int64, by Operator, to message.Pub
 		err = a.rows.Write(ctx, func(tx *sqlx.Tx) error { return a.rows.MakeDue(ctx, tx, by, stored.Retry, &row) })
 		a.inbox.Wake(row.Of())
 	default:
-		err = a.sendBack(ctx, row, to, func(tx *sqlx.Tx) error { return a.rows.MakeDue(ctx, tx, by, stored.Retry, &row) })
+		err = a.sendBackWhole(ctx, row, by, to, func(ctx context.Context, tx *sqlx.Tx) error { return a.rows.Audit(ctx, tx, by, stored.Retry, &row) })
 	}
 	if err == nil {
 		a.inbox.Decided(by, "retry", row.Fields())

@@ -262,7 +262,8 @@ func (a *Admin) sendBackOne(
 ) (done int, err error) {
 	var unsendable *unsendableError
 	var unsent *unsentError
-	switch err := a.sendBackWhole(ctx, row, bulk, to); {
+	record := func(ctx context.Context, tx *sqlx.Tx) error { return a.rows.AuditBulk(ctx, tx, bulk, row) }
+	switch err := a.sendBackWhole(ctx, row, bulk.By, to, record); {
 	case err == nil:
 		*refused = false
 		return 1, nil
@@ -289,14 +290,16 @@ func begun(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // sendBackWhole is sendBack, which finishes even if ctx ends. If the publisher refuses the message, it waits for an
 // operator again.
-func (a *Admin) sendBackWhole(ctx context.Context, row stored.Message, bulk stored.Bulk, to message.Publisher) error {
+func (a *Admin) sendBackWhole(
+	ctx context.Context, row stored.Message, by Operator, to message.Publisher, record func(context.Context, *sqlx.Tx) error,
+) error {
 	sending, cancel := begun(ctx)
 	defer cancel()
 	err := a.sendBack(sending, row, to, func(tx *sqlx.Tx) error {
-		if err := a.rows.SetDue(sending, tx, bulk.By, stored.Retry, &row); err != nil {
+		if err := a.rows.SetDue(sending, tx, by, stored.Retry, &row); err != nil {
 			return err
 		}
-		return a.rows.AuditBulk(sending, tx, bulk, row)
+		return record(sending, tx)
 	})
 	var unsent *unsentError
 	if !errors.As(err, &unsent) {
@@ -304,7 +307,7 @@ func (a *Admin) sendBackWhole(ctx context.Context, row stored.Message, bulk stor
 	}
 	undoing, cancel := begun(ctx)
 	defer cancel()
-	return errors.Join(err, a.rows.Write(undoing, func(tx *sqlx.Tx) error { return a.rows.UndoRetry(undoing, tx, bulk.By, &row) }))
+	return errors.Join(err, a.rows.Write(undoing, func(tx *sqlx.Tx) error { return a.rows.UndoRetry(undoing, tx, by, &row) }))
 }
 
 // inBatch applies act to all rows in one transaction, which records them as part of bulk. If somebody

@@ -21,7 +21,7 @@ import (
 type Story struct {
 	MessageID string
 	Claims    []StoryClaim
-	Open      []Message   // its own rows, and those of collisions with it
+	Open      []Message   // its own rows, and those of up to 100 collisions with it
 	Dropped   []StoryDrop // the newest 1,000, oldest first
 	Audit     []StoryAudit
 	History   []HistoryEntry
@@ -114,13 +114,13 @@ func (a *Admin) tell(ctx context.Context, id []byte, t teller, story *Story) err
 	if err := sqlx.SelectContext(ctx, db, &claims, a.rows.Dialect.StoryClaims, id, namespace); err != nil {
 		return err
 	}
-	if err := sqlx.SelectContext(ctx, db, &open, a.rows.Dialect.StoryMessages, id, namespace, namespace, id); err != nil {
+	if err := sqlx.SelectContext(ctx, db, &open, a.rows.Dialect.StoryMessages, id, namespace, namespace, id, stored.MostCollisions); err != nil {
 		return err
 	}
 	if err := sqlx.SelectContext(ctx, db, &drops, a.rows.Dialect.StoryDropped, namespace, id, stored.MostDropped); err != nil {
 		return err
 	}
-	if err := sqlx.SelectContext(ctx, db, &audits, a.rows.Dialect.StoryAudit, namespace, id, namespace, id, namespace, id); err != nil {
+	if err := sqlx.SelectContext(ctx, db, &audits, a.rows.Dialect.StoryAudit, namespace, id, namespace, id, namespace, id, stored.MostCollisions); err != nil {
 		return err
 	}
 	kept, err := a.journaled(ctx, id)

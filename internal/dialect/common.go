@@ -172,10 +172,13 @@ var common = Dialect{
 		JOIN millrace_messages m ON m.consumer = c.id AND m.message_id = ?
 		WHERE c.namespace = ?
 		UNION ALL
-		SELECT c.name, c.epoch, ` + messageColumns + `
-		FROM millrace_messages m
-		JOIN millrace_consumers c ON c.id = m.consumer
-		WHERE c.namespace = ? AND m.original = ?`,
+		SELECT * FROM (
+			SELECT c.name, c.epoch, ` + messageColumns + `
+			FROM millrace_messages m
+			JOIN millrace_consumers c ON c.id = m.consumer
+			WHERE c.namespace = ? AND m.original = ?
+			LIMIT ?
+		) collisions`,
 	StoryAudit: `
 		SELECT a.id AS id, c.name, c.epoch, a.at AS at, a.actor, a.action, a.reason, a.detail
 		FROM millrace_audit a
@@ -188,11 +191,14 @@ var common = Dialect{
 		JOIN millrace_consumers c ON c.id = a.consumer
 		WHERE c.namespace = ? AND b.message_id = ?
 		UNION ALL
-		SELECT a.id AS id, c.name, c.epoch, b.at AS at, a.actor, a.action, a.reason, b.detail
-		FROM millrace_audit_messages b
-		JOIN millrace_audit a ON a.id = b.entry
-		JOIN millrace_consumers c ON c.id = a.consumer
-		WHERE c.namespace = ? AND b.original = ?
+		SELECT * FROM (
+			SELECT a.id AS id, c.name, c.epoch, b.at AS at, a.actor, a.action, a.reason, b.detail
+			FROM millrace_audit_messages b
+			JOIN millrace_audit a ON a.id = b.entry
+			JOIN millrace_consumers c ON c.id = a.consumer
+			WHERE c.namespace = ? AND b.original = ?
+			LIMIT ?
+		) collisions
 		ORDER BY at, id`,
 	StoryDropped: `
 		SELECT c.name, c.epoch, d.at, d.topic, d.reason

@@ -29,6 +29,10 @@ const (
 // Never is a delay that stands for no end.
 const Never = 100 * 365 * 24 * time.Hour
 
+// MostCollisions is how many messages that collided with it a story has at most, and how many decisions on such: a
+// producer may send all of its messages with one key.
+const MostCollisions = 100
+
 // MostDropped is how many dropped copies a story has at most: a key may have millions.
 const MostDropped = 1000
 

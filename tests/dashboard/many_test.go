@@ -42,6 +42,14 @@ var manyBodies = []testdb.Body{
 		b.shows(b.get("inbox?topic=rare&sort=-stored"), "rare-") // it is the newest
 		b.shows(b.get("inbox?topic=rare&status=parked"), "No open message matches")
 	}},
+	{Name: "a key with which everything comes", Why: "what collides with it are rows that have it, and a page is no table", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.crowd(500)
+		db.Do(t, `UPDATE millrace_messages SET original = ? WHERE topic <> ?`, []byte("\x02same"), []byte("rare"))
+		a := b.get("message?key=same")
+		b.shows(a, "At least 100 messages came with this key and another payload")
+		assert.Equal(t, 100, strings.Count(a.text, `class="card"`))
+	}},
 	{Name: "counts that grow", Why: "the first page must not wait for a count, and the figures come later", Run: func(t *testing.T, db *testdb.DB) {
 		b := newBed(t, db)
 		b.crowd(1_200)

@@ -177,6 +177,20 @@ var remedyBodies = []testdb.Body{
 		assert.Equal(t, 1, b.Audited("discard", "sold out"))
 		b.AwaitStuck(250)
 	}},
+	{Name: "a group that grows before it is discarded", Why: "the button named fewer messages, and a discard cannot be undone", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		b.Put(consumer, stuck.Order(0, ""), stuck.Order(1, ""), stuck.Order(2, ""))
+		db.Do(t, `UPDATE millrace_messages SET status = CASE WHEN id = 1 THEN 6 ELSE 4 END, last_error = ?, error_group = 17`, []byte("no bank"))
+		page := b.get("failure?group=17")
+		b.shows(page, "Discard 1 message…")
+		fields := append(b.fields(page, "failure-discard"), "reason", "it closed")
+		db.Do(t, `UPDATE millrace_messages SET status = 6 WHERE id = 2`)
+		b.refused(b.post("failure-discard", fields...), http.StatusConflict, "Meanwhile 2 messages of the group wait for a decision, not 1")
+		assert.Equal(t, 3, b.Count(`SELECT COUNT(*) FROM millrace_messages`))
+		db.Do(t, `UPDATE millrace_messages SET status = 4 WHERE id = 2`)
+		b.done(b.post("failure-discard", fields...))
+		assert.Equal(t, 2, b.Count(`SELECT COUNT(*) FROM millrace_messages`))
+	}},
 	{Name: "a group of which some cannot be sent back", Why: "the end says so, whichever request it was in", Run: func(t *testing.T, db *testdb.DB) {
 		sent := &sink{}
 		b := newBed(t, db, func(c *dashboard.Config) { c.Budget, c.Redeliver = 1, sent })
