@@ -35,6 +35,7 @@ var meaning = map[string][]Strategy{
 	"order_key":          transactional,
 	"on_parked":          transactional,
 	"version":            versioned,
+	"version.first":      gated,
 	"version.on_gap":     gated,
 	"version.gap_for":    gated,
 	"version.max_held":   gated,

@@ -84,8 +84,13 @@ func (w *Wired) check() (all Problems) {
 func (w *Wired) preparable(handler string) error {
 	r, named := w.policy.For(handler)
 	switch {
-	case !named, slices.Contains(preparing, r.Strategy):
+	case !named:
 		return nil // a handler without rules is refused elsewhere
+	case r.Shadow:
+		return lack{"shadow", fmt.Sprintf("a consumer in the shadow runs nothing before its handler, so Wiring.Before[%q] would not be done: "+
+			"take one of the two out", handler)}
+	case slices.Contains(preparing, r.Strategy):
+		return nil
 	case r.Strategy.means("version"):
 		return lack{"strategy", fmt.Sprintf("%s decides in the transaction whether a message is handled, and Wiring.Before[%q] would run for those "+
 			"that are not: take it out, and have another consumer do what the handler publishes through the outbox", r.Strategy, handler)}

@@ -130,6 +130,12 @@ func TestWireReportsWhatTheWiringLacks(t *testing.T) {
 				"that are not: take it out, and have another consumer do what the handler publishes through the outbox\n" +
 				`consumers.mails.strategy: dedup has no transaction for Wiring.Before["mails"] to come before: take it out, and do the same in the handler`,
 		},
+		"steps before a handler in the shadow": {
+			consumers(map[string]policy.Rules{"mails": {Strategy: policy.Inbox, Shadow: true}}),
+			policy.Wiring{Store: store, Before: map[string]func(*message.Message) error{"mails": prepare}},
+			`consumers.mails.shadow: a consumer in the shadow runs nothing before its handler, so Wiring.Before["mails"] would not be done: ` +
+				"take one of the two out",
+		},
 		"steps before everything": {
 			policy.Policy{}, policy.Wiring{Store: store, Inbox: millrace.Inbox{Options: inbox.Options{Before: prepare}}},
 			"Wiring.Inbox.Before would run for every handler: list the handlers that need it in Wiring.Before",
