@@ -33,7 +33,7 @@ func sixConsumers() policy.Policy {
 		Consumers: map[string]policy.Rules{
 			"search-indexer": {
 				Strategy:    policy.Latest,
-				Version:     policy.Version{From: "json:product,version", First: policy.FirstSeen},
+				Version:     policy.Version{From: "json:product,version"},
 				SideEffects: policy.DeterministicID,
 			},
 			"notification-sender": {
