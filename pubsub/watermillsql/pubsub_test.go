@@ -10,7 +10,7 @@ import (
 
 	"github.com/millrace-go/millrace/pubsub/watermillsql"
 	"github.com/millrace-go/millrace/tests/servers"
-	_ "github.com/millrace-go/millrace/tests/suite" // waits
+	"github.com/millrace-go/millrace/tests/suite"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -19,7 +19,7 @@ import (
 // its own: a transaction of any other test would hold back messages, and the suite's
 // patience ends after 15 seconds.
 func TestPubSub(t *testing.T) {
-	suite := func(t *testing.T, db *testdb.DB) {
+	run := func(t *testing.T, db *testdb.DB) {
 		grouped := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
 			p, err := watermillsql.NewPublisher(db.DB, watermillsql.Config{})
 			require.NoError(t, err)
@@ -28,14 +28,14 @@ func TestPubSub(t *testing.T) {
 				PollInterval:  10 * time.Millisecond, ResendInterval: 5 * time.Millisecond, RetryInterval: 5 * time.Millisecond,
 			})
 			require.NoError(t, err)
-			return p, s
+			return p, suite.Ends(t, s)
 		}
 		tests.TestPubSub(t, tests.Features{
 			ConsumerGroups: true, GuaranteedOrder: true, Persistent: true, ForceShort: true,
 		}, func(t *testing.T) (message.Publisher, message.Subscriber) { return grouped(t, "test") }, grouped)
 	}
 	t.Run("postgres", func(t *testing.T) {
-		suite(t, testdb.At(t, "postgres", servers.Postgres(t, "fsync=off", "synchronous_commit=off").DSN(), testdb.Pool(25)))
+		run(t, testdb.At(t, "postgres", servers.Postgres(t, "fsync=off", "synchronous_commit=off").DSN(), testdb.Pool(25)))
 	})
-	t.Run("mysql", func(t *testing.T) { suite(t, testdb.On(t, "mysql", testdb.Pool(25))) })
+	t.Run("mysql", func(t *testing.T) { run(t, testdb.On(t, "mysql", testdb.Pool(25))) })
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/pubsub/watermillsql"
 	"github.com/millrace-go/millrace/tests/rig"
-	_ "github.com/millrace-go/millrace/tests/suite" // waits
+	"github.com/millrace-go/millrace/tests/suite"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -20,7 +20,7 @@ import (
 // both modes, over topics that are tables of watermill-sql on MariaDB.
 func TestUniversalSuite(t *testing.T) {
 	testdb.Turn(t, 3, seconds)
-	suite := func(t *testing.T, db, upstream *testdb.DB, mode pubsub.Mode) {
+	play := func(t *testing.T, db, upstream *testdb.DB, mode pubsub.Mode) {
 		store := rig.NewStore(t, db.DB, inbox.Config{})
 		require.NoError(t, store.Migrate(t.Context()))
 		grouped := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
@@ -40,7 +40,7 @@ func TestUniversalSuite(t *testing.T) {
 			}
 			d, err := durable.Decorate(s)
 			require.NoError(t, err)
-			return p, d
+			return p, suite.Ends(t, d)
 		}
 		tests.TestPubSub(t, tests.Features{
 			ConsumerGroups: true, GuaranteedOrder: true, Persistent: true, ForceShort: true,
@@ -62,7 +62,7 @@ func TestUniversalSuite(t *testing.T) {
 	}
 	for _, run := range testdb.Sample(t, 1, all) {
 		t.Run("stored "+run.name+" on "+run.dialect, func(t *testing.T) {
-			suite(t, testdb.On(t, run.dialect, pool), testdb.On(t, "mysql", pool), run.mode)
+			play(t, testdb.On(t, run.dialect, pool), testdb.On(t, "mysql", pool), run.mode)
 		})
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub/watermillsql"
 	"github.com/millrace-go/millrace/tests/rig"
-	_ "github.com/millrace-go/millrace/tests/suite" // waits
+	"github.com/millrace-go/millrace/tests/suite"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -21,7 +21,7 @@ import (
 // a message that is still held, of any topic, and TestTopic holds one while it awaits another.
 func TestUniversalSuite(t *testing.T) {
 	testdb.Turn(t, 3, seconds)
-	suite := func(t *testing.T, db, target *testdb.DB) {
+	run := func(t *testing.T, db, target *testdb.DB) {
 		table, err := watermillsql.NewPublisher(target.DB, watermillsql.Config{})
 		require.NoError(t, err)
 		relay, err := outbox.NewRelay(db.DB, table, outbox.RelayConfig{}) // as it comes; it outlives every publisher
@@ -33,7 +33,7 @@ func TestUniversalSuite(t *testing.T) {
 				PollInterval:  10 * time.Millisecond, ResendInterval: 5 * time.Millisecond, RetryInterval: 5 * time.Millisecond,
 			})
 			require.NoError(t, err)
-			return newOrdered(t, db), s
+			return newOrdered(t, db), suite.Ends(t, s)
 		}
 		tests.TestPubSub(t, tests.Features{
 			ConsumerGroups: true, GuaranteedOrder: true, Persistent: true, ForceShort: true,
@@ -47,7 +47,7 @@ func TestUniversalSuite(t *testing.T) {
 			if dialect != "mysql" {
 				target = testdb.On(t, "mysql", testdb.Pool(25))
 			}
-			suite(t, db, target)
+			run(t, db, target)
 		})
 	}
 }

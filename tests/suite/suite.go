@@ -1,11 +1,14 @@
-// Package suite has Watermill's suite of tests for pub/subs wait as long as the other tests. Importing it is enough.
+// Package suite has Watermill's suite of tests for pub/subs wait as long as the other tests. Importing it is enough for that.
 package suite
 
 import (
+	"testing"
 	"time"
 	_ "unsafe" // for go:linkname
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	_ "github.com/ThreeDotsLabs/watermill/pubsub/tests" // the suite
+	"github.com/stretchr/testify/assert"
 
 	"github.com/millrace-go/millrace/tests/rig"
 )
@@ -16,3 +19,11 @@ import (
 var defaultTimeout time.Duration
 
 func init() { defaultTimeout = rig.Patience }
+
+// Ends returns s, which ends with the test: the suite leaves some subscribers open, and they would ask a closed database
+// for messages until the test binary ends.
+func Ends(t *testing.T, s message.Subscriber) message.Subscriber {
+	t.Helper()
+	t.Cleanup(func() { assert.NoError(t, s.Close()) })
+	return s
+}
