@@ -293,6 +293,16 @@ func TestSettings(t *testing.T) {
 		_, err := sqlx.Open("mysqldb", dsn)
 		require.ErrorContains(t, err, "multiStatements=true and interpolateParams=true")
 	}
+	const both = "?multiStatements=true&interpolateParams=true"
+	for _, charset := range []string{"gbk", "utf8,utf8mb4"} {
+		_, err := sqlx.Open("mysqldb", "tcp(127.0.0.1)/"+both+"&charset="+charset)
+		require.ErrorContains(t, err, "charset=utf8mb4")
+	}
+	for _, charset := range []string{"utf8mb4", "utf8mb4,utf8"} {
+		pool, err := sqlx.Open("mysqldb", "u:a/?charset=gbk@tcp(127.0.0.1)/"+both+"&charset="+charset)
+		require.NoError(t, err)
+		require.NoError(t, pool.Close())
+	}
 	_, err := sqlx.Open("mysqldb", "this is none")
 	require.Error(t, err)
 	_, err = mysqldb.Open(&mysql.Config{MultiStatements: true})

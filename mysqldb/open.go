@@ -6,6 +6,8 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"net/url"
+	"strings"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/jmoiron/sqlx"
@@ -23,7 +25,8 @@ func init() {
 }
 
 // Open returns a pool of connections to the server of config. It opens none yet. It returns an error if config lacks
-// MultiStatements or InterpolateParams.
+// MultiStatements or InterpolateParams, or names a character set other than utf8mb4: in gbk, for one, the server would
+// read bytes of an argument as SQL.
 func Open(config *mysql.Config) (*sqlx.DB, error) {
 	c, err := NewConnector(config)
 	if err != nil {
@@ -38,11 +41,27 @@ func NewConnector(config *mysql.Config) (driver.Connector, error) {
 		return nil, errors.New("mysqldb: the connection string needs multiStatements=true and interpolateParams=true: " +
 			"set them, or use the driver mysql")
 	}
+	if set := charset(config); set != "" && set != "utf8mb4" {
+		return nil, fmt.Errorf("mysqldb: the connection string has charset=%s, in which the server can misread arguments: "+
+			"remove it, or set charset=utf8mb4", set)
+	}
 	inner, err := mysql.NewConnector(config)
 	if err != nil {
 		return nil, err
 	}
 	return connector{inner}, nil
+}
+
+// charset returns the character set that config asks for first, "" for the driver's default, utf8mb4.
+func charset(config *mysql.Config) string {
+	dsn := config.FormatDSN()
+	_, params, _ := strings.Cut(dsn[strings.LastIndex(dsn, "/"):], "?") // there is always a slash
+	values, err := url.ParseQuery(params)
+	if err != nil {
+		return params
+	}
+	first, _, _ := strings.Cut(values.Get("charset"), ",")
+	return first
 }
 
 type connector struct{ inner driver.Connector }

@@ -196,6 +196,11 @@ const aloneFor = 25 * time.Second
 func (p *Publisher) storeAlone(ctx context.Context, rows []row) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), aloneFor)
 	defer cancel()
+	if p.db.Dialect.CommitsOnDDL {
+		if _, err := p.guardIn(ctx, p.db); err != nil {
+			return database.Explain(err)
+		}
+	}
 	var err error
 	if one := chunk(rows); len(one) == len(rows) { // a single statement needs no transaction around it
 		if _, err = p.db.Exec(ctx, p.insert(p.sql.InsertAlone, len(rows)), args(rows)...); err != nil {

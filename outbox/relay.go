@@ -74,8 +74,9 @@ func isOutbox(to message.Publisher) bool {
 // again what the broker had not confirmed by then.
 //
 // Run logs outages of the database and of the broker, and waits for them to end. It returns an
-// error if a table is missing, and, when ctx has ended, if messages were still on their way
-// after RelayConfig.Drain or when it lost its lease, or a goroutine had panicked.
+// error if a table is missing, or a connection to MySQL cannot carry each character, and, when ctx
+// has ended, if messages were still on their way after RelayConfig.Drain or when it lost its lease,
+// or a goroutine had panicked.
 func (r *Relay) Run(ctx context.Context) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
@@ -97,7 +98,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return told(cmp.Or(cutOff, err))
-		case errors.Is(err, ErrNotMigrated):
+		case errors.Is(err, ErrNotMigrated), errors.Is(err, database.ErrCharset):
 			return errorf("relay: %w", err)
 		}
 		if time.Since(began) > r.config.Lease {

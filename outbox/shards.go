@@ -6,6 +6,8 @@ import (
 	"math/bits"
 
 	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // shardCount is into how many shards the order keys are divided. Each shard has one relay at a
@@ -57,9 +59,10 @@ func (k *keeper) prepare(ctx context.Context) (division, error) {
 
 func (d *tables) division(ctx context.Context, db sqlx.QueryerContext) (now division, err error) {
 	var target int // only earlier releases could change the number
-	err = db.QueryRowxContext(ctx, d.sql.SelectLayout).Scan(&now.generation, &now.shards, &target)
+	var charset string
+	err = db.QueryRowxContext(ctx, d.sql.SelectLayout).Scan(&now.generation, &now.shards, &target, &charset)
 	if err != nil {
 		return now, fmt.Errorf("read the number of shards: %w", err)
 	}
-	return now, nil
+	return now, database.Legible(charset)
 }

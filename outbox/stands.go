@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
@@ -44,10 +45,10 @@ func (p *Publisher) stands(ctx context.Context, to destination) error {
 	return inTx(tx.ExecContext(ctx, `RELEASE SAVEPOINT `+dialect.StandsSavepoint))
 }
 
-// guardIn asks the server once whether the INSERT can guard itself. It asks through tx: the pool
+// guardIn asks the server once whether the INSERT can guard itself, and texts come to it as they are. It asks through tx: the pool
 // may have no other connection while tx holds one. If tx cannot be queried, the publisher uses
 // the savepoint, which is right on every server.
-func (p *Publisher) guardIn(ctx context.Context, tx Tx) (int32, error) {
+func (p *Publisher) guardIn(ctx context.Context, tx any) (int32, error) {
 	if guard := p.guard.Load(); guard != guardUnknown {
 		return guard, nil
 	}
@@ -56,8 +57,12 @@ func (p *Publisher) guardIn(ctx context.Context, tx Tx) (int32, error) {
 		return guardBySavepoint, nil
 	}
 	var guarded bool
-	if err := asked.QueryRowContext(ctx, p.sql.SelectGuard).Scan(&guarded); err != nil {
+	var charset string
+	if err := asked.QueryRowContext(ctx, p.sql.SelectGuard).Scan(&guarded, &charset); err != nil {
 		return guardUnknown, inTx(nil, err)
+	}
+	if err := database.Legible(charset); err != nil {
+		return guardUnknown, err
 	}
 	guard := guardBySavepoint
 	if guarded {

@@ -190,6 +190,7 @@ func TestCheckFindsWhatTheConnectionStringSpoils(t *testing.T) {
 		{"mysql", "sql_safe_updates", "1", "error sql_safe_updates"},
 		{"mysql", "sql_select_limit", "1", "error sql_select_limit"},
 		{"mysql", "sql_select_limit", "1000", "error sql_select_limit"},
+		{"mysql", "charset", "utf8", "error character_set_client"},
 		{"mysql", "columnsWithAlias", "true", "error columnsWithAlias"},
 		{"mysql", "clientFoundRows", "true", ""}, // which is as good as without it
 	} {

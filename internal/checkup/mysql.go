@@ -34,6 +34,7 @@ func (c *Checkup) mysql() {
 		c.fail("sql_safe_updates", "it is ON: the server refuses the migrations, and statements that purge",
 			"remove sql_safe_updates=1 from the connection string, or set it to OFF on the server")
 	}
+	c.mysqlCharset()
 	c.mysqlIsolation()
 	c.mysqlDurability()
 	c.mysqlTimeouts(mariaDB)
@@ -58,6 +59,18 @@ func (c *Checkup) mysqlCuts() {
 		c.fail("sql_select_limit", "it cuts lists that Millrace reads whole: shards of the outbox can stay unsent, "+
 			"and payloads in use be deleted", fmt.Sprintf("put sql_select_limit=%d or more into the connection string, or set it to its "+
 			"default on the server", longest))
+	}
+}
+
+// mysqlCharset finds a character set that lacks characters: texts of the outbox, which are not bytes, would change on
+// their way. With gbk and the like, a server misreads arguments that a driver has written into a statement.
+func (c *Checkup) mysqlCharset() {
+	for _, setting := range []string{"character_set_client", "character_set_connection", "character_set_results"} {
+		if set := c.settings[setting]; set != "" && set != "utf8mb4" {
+			c.fail(setting, fmt.Sprintf("it is %s: the outbox cannot store or read each character", set),
+				"remove charset and collation from the connection string, or set charset=utf8mb4")
+			return
+		}
 	}
 }
 

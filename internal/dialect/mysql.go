@@ -31,7 +31,8 @@ var mysql = Dialect{
 			'log_bin', 'innodb_lock_wait_timeout', 'idle_write_transaction_timeout', 'idle_transaction_timeout',
 			'wait_timeout', 'max_connections', 'max_allowed_packet', 'sql_mode', 'read_only', 'version', 'autocommit',
 			'innodb_read_only', 'tx_read_only', 'transaction_read_only', 'binlog_format', 'sql_safe_updates',
-			'wsrep_provider', 'wsrep_on', 'wsrep_sync_wait', 'sql_select_limit')`,
+			'wsrep_provider', 'wsrep_on', 'wsrep_sync_wait', 'sql_select_limit',
+			'character_set_client', 'character_set_connection', 'character_set_results')`,
 	SelectBackend: `SELECT CAST(CONNECTION_ID() AS CHAR)`,
 	SelectRole: `
 		SELECT CONCAT(QUOTE(LEFT(CURRENT_USER(), CHAR_LENGTH(CURRENT_USER()) - LOCATE('@', REVERSE(CURRENT_USER())))), '@',

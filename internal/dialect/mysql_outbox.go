@@ -17,6 +17,13 @@ const (
 // can still see it. So SelectPending does not search for each message: SelectShortKeys reads each key once, and of a long one only
 // the beginning. Its outer LIMIT keeps the servers from asking for each message again whether the key is long. MySQL would sort the
 // whole key for an order by id alone.
+// mysqlCharset is empty if texts come through the connection as they are.
+const mysqlCharset = `CASE
+			WHEN @@character_set_client = 'utf8mb4' AND @@character_set_connection = 'utf8mb4'
+				AND COALESCE(@@character_set_results, 'utf8mb4') = 'utf8mb4' THEN ''
+			ELSE @@character_set_client
+		END`
+
 var mysqlOutbox = Outbox{
 	SelectWhereabouts: `
 		SELECT LOWER(DATABASE()), applied_at
@@ -28,7 +35,12 @@ var mysqlOutbox = Outbox{
 	Insert: `
 		INSERT INTO millrace_outbox (key_hash, topic, order_key, uuid, event_type, metadata, payload, cause, created_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, /*M! ~0 * (1 - @@in_transaction) + */ {now})`,
-	SelectGuard: `SELECT /*M! 1 + */ 0`, // true on MariaDB, which reads the comments in Insert too
+	SelectGuard: `SELECT /*M! 1 + */ 0, ` + mysqlCharset, // true on MariaDB, which reads the comments in Insert too
+
+	SelectLayout: `
+		SELECT generation, shards, target, ` + mysqlCharset + `
+		FROM millrace_outbox_layout
+		WHERE id = 1`,
 
 	SelectPending: `
 		SELECT ` + outboxColumns + `, created_at, {now} - created_at AS age

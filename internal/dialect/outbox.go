@@ -12,7 +12,8 @@ import (
 type Outbox struct {
 	// Insert stores one message in a transaction; [InsertMany] makes it store several. On MariaDB,
 	// which can end a transaction unnoticed, Insert fails outside of one with [NoTransaction].
-	// InsertAlone works outside of a transaction. SelectGuard returns whether Insert checks that.
+	// InsertAlone works outside of a transaction. SelectGuard returns whether Insert checks that, and
+	// the connection's character set if that would change texts.
 	Insert      string
 	InsertAlone string
 	SelectGuard string
@@ -86,7 +87,7 @@ type Outbox struct {
 	SelectRelays  string
 	ListRelays    string
 	InsertLayout  string
-	SelectLayout  string
+	SelectLayout  string // also the connection's character set if that would change texts
 	SwitchLayout  string
 	InsertShards  string // takes the number of shards; skips those that exist
 	SelectShards  string
@@ -102,7 +103,7 @@ type Outbox struct {
 var commonOutbox = Outbox{
 	Insert:      insertOutbox,
 	InsertAlone: insertOutbox,
-	SelectGuard: `SELECT 1`,
+	SelectGuard: `SELECT 1, ''`,
 
 	SelectHighest: `
 		SELECT MAX(id)
@@ -199,7 +200,7 @@ var commonOutbox = Outbox{
 		VALUES (1, 1, ?, ?)
 		ON CONFLICT (id) DO NOTHING`,
 	SelectLayout: `
-		SELECT generation, shards, target
+		SELECT generation, shards, target, ''
 		FROM millrace_outbox_layout
 		WHERE id = 1`,
 	SwitchLayout: `

@@ -107,6 +107,28 @@ func content(t *testing.T, db *testdb.DB) {
 	}
 }
 
+// A connection to MySQL that cannot carry each character would change what is stored and what is sent.
+func TestALossyConnectionIsRefused(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "mysql")
+	o := newOffice(t, db)
+	for _, charset := range []string{"utf8", "latin1"} {
+		pool := db.Open(t, testdb.Params("charset", charset))
+		out := rig.NewOutbox(t, pool.DB, outbox.Config{Standalone: true})
+		const says = "set charset=utf8mb4"
+		require.ErrorContains(o, out.Publish("orders", contents()[0]), says)
+		err := outbox.InTx(o.Context(), pool.DB, func(ctx context.Context, _ *sqlx.Tx) error {
+			m := contents()[0]
+			m.SetContext(ctx)
+			return out.Publish("orders", m)
+		})
+		require.ErrorContains(o, err, says)
+		relay, err := outbox.NewRelay(pool.DB, o.broker, outbox.RelayConfig{})
+		require.NoError(o, err)
+		require.ErrorContains(o, relay.Run(o.Context()), says)
+	}
+}
+
 // relayed has a relay send what is stored, which is so many messages, and returns them.
 func (o *office) relayed(want int) []*message.Message {
 	o.Helper()
