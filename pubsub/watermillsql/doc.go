@@ -10,6 +10,10 @@
 // not 36. Tables that watermill-sql made work too; an error about a message that they cannot
 // take names the statement that changes them.
 //
+// Metadata that another program stored by SQL need not be an object of strings: numbers, lists and
+// other values are delivered as their JSON text, null as empty text, and metadata that is no object
+// in the field [MetadataKey].
+//
 // # What is refused
 //
 //   - Topics that would share a table: PostgreSQL silently truncates table names to 63 bytes, so

@@ -63,7 +63,9 @@ WHERE table_schema = DATABASE() AND table_name = ?`,
 
 type mysqlSchema struct{ wmsql.DefaultMySQLSchema }
 
-// UnmarshalMessage never returns a message with nil metadata: Metadata.Set would panic.
-func (s mysqlSchema) UnmarshalMessage(row wmsql.Scanner) (wmsql.Row, error) {
-	return withMetadata(s.DefaultMySQLSchema.UnmarshalMessage(row))
+// UnmarshalMessage reads a row of SelectQuery.
+func (mysqlSchema) UnmarshalMessage(row wmsql.Scanner) (wmsql.Row, error) {
+	var r wmsql.Row
+	err := row.Scan(&r.Offset, &r.UUID, &r.Payload, &r.Metadata)
+	return received(r, err)
 }

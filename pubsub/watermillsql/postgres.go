@@ -68,7 +68,12 @@ ORDER BY transaction_id, "offset"
 LIMIT %d`, next.Query, s.MessagesTable(topic), s.SubscribeBatchSize), Args: next.Args}
 }
 
-// UnmarshalMessage never returns a message with nil metadata: Metadata.Set would panic.
-func (s postgresSchema) UnmarshalMessage(row wmsql.Scanner) (wmsql.Row, error) {
-	return withMetadata(s.DefaultPostgreSQLSchema.UnmarshalMessage(row))
+// UnmarshalMessage reads a row of SelectQuery. watermill-sql's table of offsets wants the id of the
+// row's transaction back.
+func (postgresSchema) UnmarshalMessage(row wmsql.Scanner) (wmsql.Row, error) {
+	var r wmsql.Row
+	var transaction int64
+	err := row.Scan(&r.Offset, &transaction, &r.UUID, &r.Payload, &r.Metadata)
+	r.ExtraData = map[string]any{"transaction_id": transaction}
+	return received(r, err)
 }

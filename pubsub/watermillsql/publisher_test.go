@@ -88,6 +88,37 @@ func TestMetadataIsNeverNil(t *testing.T) {
 	})
 }
 
+// A producer that writes by SQL may store metadata that is no object of strings. Its rows are delivered, and do not stop the topic.
+func TestMetadataThatIsNotText(t *testing.T) {
+	each(t, func(t *testing.T, db *testdb.DB) {
+		p := newPublisher(t, db, "orders")
+		stored := []struct {
+			json string
+			want message.Metadata
+		}{
+			{`{"version": 3, "urgent": true, "tags": [1, "a"], "none": null, "name": "ü"}`,
+				message.Metadata{"version": "3", "urgent": "true", "tags": `[1, "a"]`, "none": "", "name": "ü"}},
+			{`[1, "a"]`, message.Metadata{watermillsql.MetadataKey: `[1, "a"]`}},
+			{`"text"`, message.Metadata{watermillsql.MetadataKey: `"text"`}},
+		}
+		for n, s := range stored {
+			exec(t, db, fmt.Sprintf(map[string]string{
+				"postgres": `INSERT INTO watermill_orders (uuid, payload, metadata, transaction_id) VALUES ('%d', 'x', '%s', pg_current_xact_id())`,
+				"mysql":    `INSERT INTO watermill_orders (uuid, payload, metadata) VALUES ('%d', 'x', '%s')`,
+			}[db.Dialect], n, s.json))
+		}
+		publish(t, p, "orders", "good")
+		messages := subscribe(t, newSubscriber(t, db, "group", batch(2)), "orders")
+		for n, s := range stored {
+			msg := receive(t, messages)
+			assert.Equal(t, fmt.Sprint(n), msg.UUID)
+			assert.Equal(t, s.want, msg.Metadata)
+			msg.Ack()
+		}
+		assert.Equal(t, "good", receive(t, messages).UUID)
+	})
+}
+
 func TestPublishNothing(t *testing.T) {
 	each(t, func(t *testing.T, db *testdb.DB) {
 		p := newPublisher(t, db, "orders")

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	wmsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/internal/dialect"
@@ -143,12 +142,4 @@ func (d *database) statement(topic string, rows []row) statement {
 		args = append(args, r.args[:]...)
 	}
 	return statement{query: query.String(), args: args}
-}
-
-// withMetadata gives a message that was stored without metadata an empty map.
-func withMetadata(r wmsql.Row, err error) (wmsql.Row, error) {
-	if err == nil && r.Msg.Metadata == nil {
-		r.Msg.Metadata = message.Metadata{}
-	}
-	return r, err
 }
