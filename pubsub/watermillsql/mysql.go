@@ -32,9 +32,9 @@ var mysql = database{
 		")",
 	// watermill-sql adds a group's row with its first message. Until then the group's consumer
 	// locks the gap where the row will be, and with it the rows of other groups.
-	enrolled: `SELECT COUNT(*) FROM %s WHERE consumer_group = ?`,
+	enrolled: `SELECT consumer_group FROM %s WHERE consumer_group = ?`,
 	enroll: `INSERT INTO %s (consumer_group, offset_acked, offset_consumed) VALUES (?, 0, 0)
-ON DUPLICATE KEY UPDATE consumer_group = VALUES(consumer_group)`,
+ON DUPLICATE KEY UPDATE consumer_group = consumer_group`,
 	// A row gets its offset before it is in the table. A consumer that finds a later row in between
 	// goes past the earlier one and never comes back: so only one publisher may work at a time. It
 	// locks the row of a group that no consumer belongs to. It writes to that row, so that the
