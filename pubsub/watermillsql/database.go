@@ -33,7 +33,10 @@ type database struct {
 	messageColumns []string // those that watermill-sql reads and writes
 	offsetColumns  []string
 	maxPacket      string   // selects how many bytes a statement may have; empty if there is no such limit
-	binary         []string // types of columns that take any bytes
+	binary         []string // types of columns that take any bytes, up to their length
+	padded         string   // type of columns that change what is shorter than they are; empty if there is none
+	json           []string // types of columns that take JSON only
+	shown          string   // shows how the quoted table %s was made; empty if the types say which columns take JSON only
 	widen          string   // changes in the quoted table %s the column %s to the type %s
 	blob, varchar  string   // the types of payload and uuid, as widen wants them
 

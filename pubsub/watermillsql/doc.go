@@ -22,6 +22,7 @@
 //   - An empty consumer group, with which services steal each other's messages.
 //   - On MySQL, in tables that watermill-sql made, a group whose name differs from another's in case
 //     or accents only: each would miss what the other acks. The error names the statement that helps.
+//   - On MySQL, to publish into a payload column of type BINARY, which lengthens what is shorter.
 //   - A deadline for acks that is not longer than the time a handler has.
 //   - A publisher on a transaction: use an outbox to publish with a transaction. Its relay can
 //     publish through this Publisher.
