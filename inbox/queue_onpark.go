@@ -10,6 +10,7 @@ import (
 	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/ambient"
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
@@ -32,7 +33,8 @@ func (q *Queue) write(ctx context.Context, work func(tx *sqlx.Tx, tell tellParke
 		return work(tx, func(msg *message.Message, reason string) error {
 			msg.SetContext(within)
 			err := q.onPark(msg, reason)
-			if err != nil {
+			// MySQL ends the connection of whoever sends it too large a statement.
+			if err != nil && !errors.Is(database.Explain(err), database.ErrTooLarge) {
 				if _, gone := tx.ExecContext(ctx, `SELECT 1`); dialect.Classify(gone) == dialect.Unavailable {
 					return fmt.Errorf("%w, while OnPark failed: %v", gone, err) //nolint:errorlint // the database is to blame
 				}

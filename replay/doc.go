@@ -32,5 +32,6 @@
 // A message that the consumer has completed is a duplicate, as always: to rebuild a projection,
 // raise its Epoch first. The consumer's OnReplay decides about the others. If a consumer with
 // inbox.ReplayRefuse would get messages, Run refuses the request with [ErrSideEffects], unless it
-// names that consumer in IntoSideEffects.
+// names that consumer in IntoSideEffects. For a topic, Run looks at the first [LookAt] messages,
+// and only at consumers whose key is made of the message alone; the others park what they get.
 package replay

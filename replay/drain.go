@@ -117,10 +117,7 @@ func (subscriber) pinned(_ context.Context, f Filter) (Filter, error) { return f
 func (p *Replayer) Drain(ctx context.Context, d Dead) (Status, error) {
 	d.setDefaults()
 	r := d.request()
-	err := r.validate()
-	if d.From == nil || d.Topic == "" {
-		err = errors.Join(err, errors.New("a Dead needs From and Topic, to read the dead letters from"))
-	}
+	err := errors.Join(r.validate(), d.validate())
 	if err == nil {
 		err = d.refused(ctx, p)
 	}
@@ -134,6 +131,21 @@ func (p *Replayer) Drain(ctx context.Context, d Dead) (Status, error) {
 		p.log.Info("replay: stopped", fields(s))
 	}
 	return s, explain(d.Name, err)
+}
+
+// validate returns what is wrong with d and not with its request.
+func (d *Dead) validate() error {
+	var problems []error
+	if d.From == nil || d.Topic == "" {
+		problems = append(problems, errors.New("a Dead needs From and Topic, to read the dead letters from"))
+	}
+	if d.Limit < 0 {
+		problems = append(problems, fmt.Errorf("Limit %d is negative", d.Limit))
+	}
+	if d.Idle < 0 {
+		problems = append(problems, fmt.Errorf("Idle %v is negative", d.Idle))
+	}
+	return errors.Join(problems...)
 }
 
 // refused returns an error if the target is the queue of a consumer that IntoSideEffects would have to

@@ -174,6 +174,8 @@ func (r *replaying) understand() error {
 		return usagef("--rate %d is less than 1", r.rate)
 	case r.limit < 0:
 		return usagef("--limit %d is negative", r.limit)
+	case r.idle < 0:
+		return usagef("--idle %v is negative", r.idle)
 	case r.from == "archive":
 		return firstOf(wrong("journal", "consumer", "epoch"), wrong("rabbitmq or sql", "queue", "to-topic", "idle", "limit"))
 	case r.from == "journal" && r.consumer == "":

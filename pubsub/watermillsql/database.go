@@ -2,6 +2,7 @@ package watermillsql
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -23,7 +24,7 @@ type database struct {
 	lock           string   // taken by whoever makes tables, until its transaction ends
 	createMessages string   // of the quoted table %s
 	createOffsets  string   // of the quoted table %s
-	enrolled       string   // counts the rows of a group in the quoted table %s
+	enrolled       string   // selects the name in the row of a group in the quoted table %s
 	enroll         string   // adds the row of a group to the quoted table %s
 	turn           string   // locks the publishers' row in the quoted table of offsets %s; empty if not needed
 	insert         string   // into the quoted table %s, without rows
@@ -32,7 +33,10 @@ type database struct {
 	messageColumns []string // those that watermill-sql reads and writes
 	offsetColumns  []string
 	maxPacket      string   // selects how many bytes a statement may have; empty if there is no such limit
-	binary         []string // types of columns that take any bytes
+	binary         []string // types of columns that take any bytes, up to their length
+	padded         string   // type of columns that change what is shorter than they are; empty if there is none
+	json           []string // types of columns that take JSON only
+	shown          string   // shows how the quoted table %s was made; empty if the types say which columns take JSON only
 	widen          string   // changes in the quoted table %s the column %s to the type %s
 	blob, varchar  string   // the types of payload and uuid, as widen wants them
 
@@ -127,20 +131,35 @@ func (d *database) create(ctx context.Context, db *sqlx.DB, topic string) error 
 }
 
 // enrollGroup adds the row that holds a consumer group's progress, on MySQL. It first looks
-// without a lock, since a working consumer has the row locked.
+// without a lock, since a working consumer has the row locked. In a table that watermill-sql made,
+// the row may be that of a group whose name the table takes for the same.
 func (d *database) enrollGroup(ctx context.Context, db *sqlx.DB, topic, group string) error {
 	if d.enroll == "" {
 		return nil
 	}
-	var found int
-	if err := db.GetContext(ctx, &found, fmt.Sprintf(d.enrolled, d.offsets(topic)), group); err != nil {
+	found, err := d.enrolledAs(ctx, db, topic, group)
+	if err == nil && found == "" {
+		if _, err := db.ExecContext(ctx, fmt.Sprintf(d.enroll, d.offsets(topic)), group); err != nil {
+			return fmt.Errorf("add consumer group %q: %w", group, err)
+		}
+		found, err = d.enrolledAs(ctx, db, topic, group)
+	}
+	if err != nil {
 		return fmt.Errorf("look for consumer group %q: %w", group, err)
 	}
-	if found > 0 {
-		return nil
-	}
-	if _, err := db.ExecContext(ctx, fmt.Sprintf(d.enroll, d.offsets(topic)), group); err != nil {
-		return fmt.Errorf("add consumer group %q: %w", group, err)
+	if found != "" && found != group {
+		return fmt.Errorf("consumer group %q would share the offset of group %q, since the table takes their names for the same, "+
+			"and each would miss what the other acks; choose another name, or tell them apart: %s",
+			group, found, fmt.Sprintf(d.widen, d.offsets(topic), "consumer_group", d.varchar))
 	}
 	return nil
+}
+
+// enrolledAs returns the name in a group's row, or "" without one.
+func (d *database) enrolledAs(ctx context.Context, db *sqlx.DB, topic, group string) (found string, err error) {
+	err = db.GetContext(ctx, &found, fmt.Sprintf(d.enrolled, d.offsets(topic)), group)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", nil
+	}
+	return found, err
 }

@@ -10,12 +10,19 @@
 // not 36. Tables that watermill-sql made work too; an error about a message that they cannot
 // take names the statement that changes them.
 //
+// Metadata that another program stored by SQL need not be an object of strings: numbers, lists and
+// other values are delivered as their JSON text, null as empty text, and metadata that is no object
+// in the field [MetadataKey].
+//
 // # What is refused
 //
 //   - Topics that would share a table: PostgreSQL silently truncates table names to 63 bytes, so
 //     that two long topics would share their messages. A topic may have 45 characters, or 46 on
 //     MySQL.
 //   - An empty consumer group, with which services steal each other's messages.
+//   - On MySQL, in tables that watermill-sql made, a group whose name differs from another's in case
+//     or accents only: each would miss what the other acks. The error names the statement that helps.
+//   - On MySQL, to publish into a payload column of type BINARY, which lengthens what is shorter.
 //   - A deadline for acks that is not longer than the time a handler has.
 //   - A publisher on a transaction: use an outbox to publish with a transaction. Its relay can
 //     publish through this Publisher.

@@ -32,9 +32,9 @@ var mysql = database{
 		")",
 	// watermill-sql adds a group's row with its first message. Until then the group's consumer
 	// locks the gap where the row will be, and with it the rows of other groups.
-	enrolled: `SELECT COUNT(*) FROM %s WHERE consumer_group = ?`,
+	enrolled: `SELECT consumer_group FROM %s WHERE consumer_group = ?`,
 	enroll: `INSERT INTO %s (consumer_group, offset_acked, offset_consumed) VALUES (?, 0, 0)
-ON DUPLICATE KEY UPDATE consumer_group = VALUES(consumer_group)`,
+ON DUPLICATE KEY UPDATE consumer_group = consumer_group`,
 	// A row gets its offset before it is in the table. A consumer that finds a later row in between
 	// goes past the earlier one and never comes back: so only one publisher may work at a time. It
 	// locks the row of a group that no consumer belongs to. It writes to that row, so that the
@@ -50,7 +50,10 @@ WHERE table_schema = DATABASE() AND table_name = ?`,
 	messageColumns: []string{"offset", "uuid", "payload", "metadata"},
 	offsetColumns:  []string{"consumer_group", "offset_acked", "offset_consumed"},
 	maxPacket:      `SELECT @@max_allowed_packet`,
-	binary:         []string{"blob", "mediumblob", "longblob", "tinyblob", "varbinary", "binary"},
+	binary:         []string{"blob", "mediumblob", "longblob", "tinyblob", "varbinary"},
+	padded:         "binary",
+	json:           []string{"json"},
+	shown:          `SHOW CREATE TABLE %s`,
 	blob:           `LONGBLOB`,
 	varchar:        `VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL`,
 	widen:          `ALTER TABLE %s MODIFY COLUMN %s %s`,
@@ -63,7 +66,9 @@ WHERE table_schema = DATABASE() AND table_name = ?`,
 
 type mysqlSchema struct{ wmsql.DefaultMySQLSchema }
 
-// UnmarshalMessage never returns a message with nil metadata: Metadata.Set would panic.
-func (s mysqlSchema) UnmarshalMessage(row wmsql.Scanner) (wmsql.Row, error) {
-	return withMetadata(s.DefaultMySQLSchema.UnmarshalMessage(row))
+// UnmarshalMessage reads a row of SelectQuery.
+func (mysqlSchema) UnmarshalMessage(row wmsql.Scanner) (wmsql.Row, error) {
+	var r wmsql.Row
+	err := row.Scan(&r.Offset, &r.UUID, &r.Payload, &r.Metadata)
+	return received(r, err)
 }

@@ -39,6 +39,7 @@ WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped`,
 	messageColumns: []string{"offset", "uuid", "payload", "metadata", "transaction_id"},
 	offsetColumns:  []string{"consumer_group", "offset_acked", "last_processed_transaction_id"},
 	binary:         []string{"bytea"},
+	json:           []string{"json", "jsonb"},
 	blob:           `BYTEA USING convert_to(payload::text, 'UTF8')`,
 	varchar:        `VARCHAR(255)`,
 	widen:          `ALTER TABLE %s ALTER COLUMN %s TYPE %s`,
@@ -68,7 +69,12 @@ ORDER BY transaction_id, "offset"
 LIMIT %d`, next.Query, s.MessagesTable(topic), s.SubscribeBatchSize), Args: next.Args}
 }
 
-// UnmarshalMessage never returns a message with nil metadata: Metadata.Set would panic.
-func (s postgresSchema) UnmarshalMessage(row wmsql.Scanner) (wmsql.Row, error) {
-	return withMetadata(s.DefaultPostgreSQLSchema.UnmarshalMessage(row))
+// UnmarshalMessage reads a row of SelectQuery. watermill-sql's table of offsets wants the id of the
+// row's transaction back.
+func (postgresSchema) UnmarshalMessage(row wmsql.Scanner) (wmsql.Row, error) {
+	var r wmsql.Row
+	var transaction int64
+	err := row.Scan(&r.Offset, &transaction, &r.UUID, &r.Payload, &r.Metadata)
+	r.ExtraData = map[string]any{"transaction_id": transaction}
+	return received(r, err)
 }

@@ -101,6 +101,10 @@ func (p *Publisher) publish(ctx context.Context, topic string, msgs []*message.M
 	if err != nil {
 		return err
 	}
+	if t.payload.kind == p.database.padded {
+		return fmt.Errorf("the column payload has type %s, which lengthens payloads; this makes it take any bytes: %s",
+			t.payload.kind, p.database.remedy(topic, "payload", p.database.blob))
+	}
 	rows, err := p.database.encode(topic, t, msgs)
 	if err != nil {
 		return err
@@ -108,7 +112,7 @@ func (p *Publisher) publish(ctx context.Context, topic string, msgs []*message.M
 	err = p.insert(ctx, topic, p.database.split(topic, t, rows))
 	if err != nil && !t.binary {
 		return fmt.Errorf("%w; the column payload has type %s, this makes it take any bytes: %s",
-			err, t.payload, p.database.remedy(topic, "payload", p.database.blob))
+			err, t.payload.kind, p.database.remedy(topic, "payload", p.database.blob))
 	}
 	return err
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	wmsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/millrace/internal/dialect"
@@ -63,6 +62,10 @@ func (d *database) encodeOne(topic string, t table, msg *message.Message) (row, 
 		}
 		return row{}, err
 	}
+	if problem := t.refuses(msg.Payload); problem != "" {
+		return row{}, fmt.Errorf("its payload %s; this makes the column take any bytes: %s", problem,
+			d.remedy(topic, "payload", d.blob))
+	}
 	for key, value := range msg.Metadata {
 		if !utf8.ValidString(key) || !utf8.ValidString(value) {
 			return row{}, fmt.Errorf("its metadata %q is not UTF-8: the table would change it", key)
@@ -91,6 +94,22 @@ func (d *database) encodeOne(topic string, t table, msg *message.Message) (row, 
 	}
 	r.text = len(`(, , ), `) + dialect.TextBytes(msg.UUID) + dialect.TextBytes(msg.Payload) + dialect.TextBytes(encoded)
 	return r, nil
+}
+
+// refuses says why the payload's column does not take a payload; without strict mode, MySQL would
+// silently cut it off.
+func (t table) refuses(payload []byte) string {
+	size := len(payload)
+	if strings.Contains(t.payload.kind, "char") {
+		size = utf8.RuneCount(payload)
+	}
+	switch {
+	case t.payload.length > 0 && size > t.payload.length:
+		return fmt.Sprintf("does not fit into the column payload, which has type %s and room for %d", t.payload.kind, t.payload.length)
+	case t.json && !(json.Valid(payload) && utf8.Valid(payload)):
+		return "is not JSON, as the column payload wants it"
+	}
+	return ""
 }
 
 const (
@@ -143,12 +162,4 @@ func (d *database) statement(topic string, rows []row) statement {
 		args = append(args, r.args[:]...)
 	}
 	return statement{query: query.String(), args: args}
-}
-
-// withMetadata gives a message that was stored without metadata an empty map.
-func withMetadata(r wmsql.Row, err error) (wmsql.Row, error) {
-	if err == nil && r.Msg.Metadata == nil {
-		r.Msg.Metadata = message.Metadata{}
-	}
-	return r, err
 }

@@ -98,13 +98,20 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, errorf("subscribe to topic %q: %w", topic, err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	context.AfterFunc(s.ended, cancel) //nolint:contextcheck // it ends with either
+	stop := context.AfterFunc(s.ended, cancel) //nolint:contextcheck // it ends with either
 	messages, err := s.inner.Subscribe(ctx, topic)
 	if err != nil {
+		stop()
 		cancel()
 		return nil, errorf("subscribe to topic %q: %w", topic, err)
 	}
 	s.channels.Store(messages, nil)
+	context.AfterFunc(ctx, func() {
+		stop()
+		for range messages { // until it is closed
+		}
+		s.channels.Delete(messages)
+	})
 	return messages, nil
 }
 
@@ -116,6 +123,7 @@ func (s *Subscriber) Close() error {
 	s.closed = true
 	s.mu.Unlock()
 	s.once.Do(func() {
+		defer s.end() // the contexts of callers keep nothing of what has ended
 		// A subscription waits in the database while another one of its group handles a message:
 		// on MySQL for up to innodb_lock_wait_timeout.
 		defer time.AfterFunc(lastAck, s.end).Stop()

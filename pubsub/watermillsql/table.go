@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jmoiron/sqlx"
 )
@@ -12,10 +13,11 @@ import (
 // table says what the table of a topic's messages can take. One that watermill-sql made takes less
 // than one of ours.
 type table struct {
-	uuid    int    // characters; 0 for no limit
-	payload string // type of the column
-	binary  bool   // the payload's column takes any bytes
-	packet  int    // bytes of a statement; 0 for no limit
+	uuid    int // characters; 0 for no limit
+	payload column
+	binary  bool // the payload's column takes any bytes, up to its length
+	json    bool // it takes JSON only
+	packet  int  // bytes of a statement; 0 for no limit
 }
 
 type column struct {
@@ -32,14 +34,30 @@ func (d *database) inspect(ctx context.Context, db *sqlx.DB, topic string) (tabl
 	if _, err := d.describe(ctx, db, offsetsPrefix+topic, d.offsetColumns); err != nil {
 		return table{}, err
 	}
-	t := table{uuid: messages["uuid"].length, payload: messages["payload"].kind}
-	t.binary = slices.Contains(d.binary, t.payload)
+	t := table{uuid: messages["uuid"].length, payload: messages["payload"]}
+	t.binary = slices.Contains(d.binary, t.payload.kind)
+	t.json = slices.Contains(d.json, t.payload.kind)
+	if d.shown != "" && !t.binary && !t.json {
+		if t.json, err = d.checksJSON(ctx, db, topic); err != nil {
+			return table{}, err
+		}
+	}
 	if d.maxPacket != "" {
 		if err := db.GetContext(ctx, &t.packet, d.maxPacket); err != nil {
 			return table{}, fmt.Errorf("read max_allowed_packet: %w", err)
 		}
 	}
 	return t, nil
+}
+
+// checksJSON reports whether the payload's column has the check by which MariaDB makes one of JSON:
+// its type is LONGTEXT.
+func (d *database) checksJSON(ctx context.Context, db *sqlx.DB, topic string) (bool, error) {
+	shown, err := db.QueryRowxContext(ctx, fmt.Sprintf(d.shown, d.messages(topic))).SliceScan()
+	if err != nil {
+		return false, fmt.Errorf("describe table %s: %w", messagesPrefix+topic, err)
+	}
+	return strings.Contains(strings.ToLower(fmt.Sprintf("%s", shown)), "json_valid(`payload`)"), nil
 }
 
 // describe returns the columns of a table, or an error if a needed one is missing.

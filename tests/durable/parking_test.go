@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/components/cqrs"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -95,6 +96,29 @@ var parkingBodies = []testdb.Body{
 		assert.True(t, s.deliver(msg))
 		rig.Eventually(b, "it waits for an operator", func() bool { return b.open(admin.FailedTerminal) == 1 })
 		assert.Equal(t, 0, b.effects(msg), "what OnPark did is undone")
+	})},
+	{Name: "a dead letter larger than a packet", Why: "MySQL cuts the connection, and the message is parked all the same", Run: inBothModes(func(t *testing.T, b *bed, mode pubsub.Mode) {
+		letters := rig.NewOutbox(t, b.db.DB, outbox.Config{})
+		store, _ := b.filing(newBlobs(t), time.Hour)
+		durable := quick(store)
+		durable.Mode, durable.MaxAttempts = mode, 1
+		calls := make(chan error, 10)
+		durable.OnPark = func(msg *message.Message, _ string) error {
+			err := letters.Publish("dead", msg)
+			calls <- err
+			return err
+		}
+		size, letter := 1<<10, 1
+		if b.db.Dialect == "mysql" {
+			size, letter = b.db.Count(t, `SELECT @@max_allowed_packet`)+1<<20, 0
+		}
+		msg := message.NewMessage(watermill.NewUUID(), make([]byte, size))
+		assert.True(t, b.inboxed(durable, func(*message.Message) error { return errBoom }).deliver(msg))
+		rig.Eventually(b, "it waits for an operator", func() bool { return b.open(admin.Parked) == 1 })
+		assert.Equal(t, letter, b.count(`SELECT COUNT(*) FROM millrace_outbox`))
+		if err := rig.Within(t, calls, "OnPark"); letter == 0 {
+			require.ErrorIs(t, err, outbox.ErrTooLarge)
+		}
 	})},
 	{Name: "a dead letter while the database goes away", Why: "the message is parked later, with its letter", Run: inBothModes(func(t *testing.T, b *bed, mode pubsub.Mode) {
 		letters := rig.NewOutbox(t, b.db.DB, outbox.Config{})

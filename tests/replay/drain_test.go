@@ -82,6 +82,22 @@ func (b *bed) dead(from message.Subscriber, queue string, idle time.Duration) re
 	}
 }
 
+// TestDrainRefusesALimitBelowZero: with one, nothing would be sent and the replay be done for good.
+func TestDrainRefusesALimitBelowZero(t *testing.T) {
+	b := newBed(t, testdb.On(t, "sqlite"))
+	_, err := b.replayer().Drain(t.Context(), replay.Dead{
+		Name: "dead", From: rig.NewFeed(), To: replay.Outbox(b.out), By: ada, Limit: -1, Idle: -time.Second, PerSecond: -1,
+	})
+	for _, problem := range []string{"needs From and Topic", "Limit -1 is negative", "Idle -1s is negative", "PerSecond -1 is negative"} {
+		require.ErrorContains(t, err, problem)
+	}
+	_, err = b.replayer().Drain(t.Context(), replay.Dead{
+		Name: "dead", From: rig.NewFeed(), Topic: "poison", To: replay.Outbox(b.out), By: ada, Limit: -1,
+	})
+	require.ErrorContains(t, err, "Limit -1 is negative")
+	assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_replays`))
+}
+
 // letters publishes dead letters to a new quorum queue of RabbitMQ.
 func letters(t *testing.T, n int) (broker amqp.Config, uri, queue string) {
 	uri = os.Getenv("MILLRACE_TEST_RABBITMQ")

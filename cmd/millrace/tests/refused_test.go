@@ -40,6 +40,8 @@ var refused = []struct {
 	{`--timeout 0s leaves no time`, []string{"discard", "7", "--timeout", "0"}},
 	{`--timeout -1s leaves no time`, []string{"discard", "--all-matching", "--timeout", "-1s"}},
 	{"--topic is empty", []string{"replay", "run", "may", "--from", "archive", "--topic", ""}},
+	{"--limit -1 is negative", []string{"replay", "run", "may", "--from", "sql", "--queue", "poison", "--limit", "-1"}},
+	{"--idle -5s is negative", []string{"replay", "run", "may", "--from", "sql", "--queue", "poison", "--idle", "-5s"}},
 }
 
 // TestWrongCallsChangeNothing: a minus, a zero time or an empty variable of the shell is no filter.

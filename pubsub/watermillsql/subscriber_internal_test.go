@@ -1,0 +1,31 @@
+package watermillsql
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
+)
+
+// A service may subscribe again and again for as long as it runs.
+func TestSubscriptionsLeaveNothingBehind(t *testing.T) {
+	db := testdb.On(t, "postgres")
+	s, err := NewSubscriber(db.DB, SubscriberConfig{ConsumerGroup: "group"})
+	require.NoError(t, err)
+	require.NoError(t, s.Initialize(t.Context(), "orders"))
+	for range 3 {
+		ctx, cancel := context.WithCancel(t.Context())
+		_, err := s.Subscribe(ctx, "orders")
+		require.NoError(t, err)
+		cancel()
+	}
+	rig.Eventually(t, "none is kept", func() bool {
+		kept := 0
+		s.channels.Range(func(any, any) bool { kept++; return true })
+		return kept == 0
+	})
+	require.NoError(t, s.Close())
+}
