@@ -109,6 +109,11 @@ func (cl *claim) completed(ctx context.Context, row lookup) (next move, err erro
 	}
 	if row.Outcome != nil {
 		cl.outcome, err = cl.consumer.store.openOutcome(ctx, cl.consumer.config.Name, string(row.Topic), row.Outcome)
+		if unopenable(err) { // to refuse each copy would stop the consumer
+			d.log().Error("inbox: what a handler produced cannot be opened, and stays stored", err, nil)
+			cl.answer = ReasonCompleted
+			return done, nil
+		}
 		if err != nil {
 			return 0, fmt.Errorf("stored outcome: %w", err)
 		}

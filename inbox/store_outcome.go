@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -74,7 +75,7 @@ func outlineOutcome(kept []byte) (msgs []*message.Message, err error) {
 }
 
 // openOutcome returns the messages of a stored outcome that can be published, never nil. It leaves
-// out messages whose payload is lost for good.
+// out those that were erased. What merely cannot be opened stays stored: another process may have its key.
 func (s *Store) openOutcome(
 	ctx context.Context, consumer, topic string, kept []byte,
 ) ([]*message.Message, error) {
@@ -87,7 +88,7 @@ func (s *Store) openOutcome(
 		switch err := problems[i]; {
 		case err == nil:
 			readable = append(readable, m)
-		case unopenable(err):
+		case errors.Is(err, ErrErased):
 			s.log.Error("inbox: a message that a handler produced cannot be published any more, and is left out", err,
 				watermill.LogFields{"consumer": consumer, "topic": topic, "message_uuid": m.UUID})
 		default:

@@ -1,6 +1,7 @@
 package tests_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"testing"
@@ -8,6 +9,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/payload"
+	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -82,6 +86,29 @@ var redispatchBodies = []testdb.Body{
 		sent, err = b.store.Redispatch(t.Context(), publisher, 0)
 		require.NoError(t, err)
 		assert.Equal(t, []int{50, 0}, []int{sent, b.outcomesLeft()}, "none is left out")
+	})},
+	{Name: "a process with another key", Why: "it acks the copy, and leaves what it cannot open to those who can", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		of := func(key byte) *inbox.Store {
+			codec, err := payload.NewAESGCM(payload.KeyRing{Current: "k", Keys: map[string][]byte{"k": bytes.Repeat([]byte{key}, 32)}})
+			require.NoError(t, err)
+			return b.newStore(b.db.DB, inbox.Config{Payloads: codec})
+		}
+		msg, right, wrong, sent := newMessage("x"), of(1), of(2), &rig.Publisher{}
+		b.store = right
+		s := b.newService(invoice, b.patient().Middleware)
+		s.published.FailWith(errBoom)
+		require.False(t, s.deliver(again(msg)))
+		b.store = wrong
+		s = b.newService(invoice, b.patient().Middleware)
+		assert.True(t, s.deliver(again(msg)))
+		assert.Empty(t, s.published.Messages())
+		_, err := wrong.Redispatch(t.Context(), sent, 0)
+		require.Error(t, err)
+		require.NoError(t, wrong.Close(t.Context()))
+		assert.Equal(t, 1, b.outcomesLeft())
+		n, err := right.Redispatch(t.Context(), sent, 0)
+		require.NoError(t, err)
+		assert.Equal(t, []int{1, 1, 0}, []int{n, len(sent.Messages()), b.outcomesLeft()})
 	})},
 	{Name: "a context that ends while outcomes are sent", Why: "a store that closes does not wait for each", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.leftBehind(times(6, "receipts")...)
