@@ -20,7 +20,7 @@ import (
 // again, and the produced messages are not lost.
 func (l *leaseDelivery) finish(produced []*message.Message) error {
 	l.over.Store(true)
-	if len(produced) > 0 && !answered(l.msg) {
+	if len(produced) > 0 && !closed(l.msg.Acked()) {
 		if err := l.extendOnce(); errors.Is(err, ErrLeaseLost) {
 			return l.doubt(err)
 		}
