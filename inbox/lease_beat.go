@@ -134,6 +134,7 @@ func (l *leaseDelivery) extend() error {
 	}
 	if errors.Is(err, ErrLeaseLost) {
 		delete(h.held, l)
+		l.sure = time.Time{}
 		l.cancel(err)
 	}
 	return err
