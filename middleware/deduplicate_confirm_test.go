@@ -76,3 +76,45 @@ func (f *forgetting) Confirm(ctx context.Context, key lease.Key, token int64, re
 	}
 	return errors.Join(errors.New("no answer"), err)
 }
+
+// An outage of two thirds of a lease loses no lease, whenever it begins.
+func TestDeduplicateKeepsItsLeasesInAnOutage(t *testing.T) {
+	for _, from := range []time.Duration{1, 19 * time.Second, 21 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			store := &unreachable{Memory: &lease.Memory{}, from: began.Add(from), to: began.Add(from + 40*time.Second), until: began.Add(time.Minute)}
+			runs := 0
+			h := millrace.Deduplicate{Claims: inbox.NewLeases(store, inbox.LeasesConfig{}), Consumer: "mailer"}.Middleware(
+				func(msg *message.Message) ([]*message.Message, error) {
+					runs++
+					time.Sleep(90 * time.Second)
+					return nil, msg.Context().Err()
+				})
+			for range 2 {
+				require.NoError(t, send(h, "a"))
+			}
+			require.Equal(t, 1, runs)
+			require.Less(t, store.asked, 50)
+		})
+	}
+}
+
+// unreachable extends no lease for a time, and none that has ended.
+type unreachable struct {
+	*lease.Memory
+	from, to, until time.Time
+	asked           int
+}
+
+func (u *unreachable) Extend(ctx context.Context, key lease.Key, token int64, d time.Duration) error {
+	u.asked++
+	now := time.Now()
+	switch {
+	case !now.Before(u.from) && now.Before(u.to):
+		return inbox.ErrUnavailable
+	case !now.Before(u.until):
+		return inbox.ErrLeaseLost
+	}
+	u.until = now.Add(d)
+	return u.Memory.Extend(ctx, key, token, d)
+}
