@@ -162,7 +162,7 @@ func (l *leaseDelivery) succeed() {
 	l.observeReplayed(replayRan)
 }
 
-// letGo lets copies of the message and [Store.Close] go on. It does so once, before observers are
+// letGo lets copies of the message and [Leases.Close] go on. It does so once, before observers are
 // told.
 func (l *leaseDelivery) letGo(settled bool) {
 	if l.gone {

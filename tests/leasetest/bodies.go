@@ -41,6 +41,7 @@ var Bodies = []Body{
 	{"lease: nacked by its handler", "a message that is redelivered must not count as handled", nackedByHandler},
 	{"lease: forgets after retention", "a key is not kept for longer than asked", forgets},
 	{"lease: produced messages", "a message counts as handled when what it produced is published", produced},
+	{"lease: close waits", "a key must be confirmed before the store's client is closed", closing},
 	{"lease: lost answers", "an answer of the store that got lost must not lose or repeat a message", lostAnswers},
 	{"lease: concurrency", "every effect once, whatever is delivered at once and fails", concurrency},
 }
