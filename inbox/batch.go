@@ -87,7 +87,7 @@ func (b *batches) handle(msg *message.Message) ([]*message.Message, error) {
 		m.held = false
 		m.claim.wentAside()
 		return nil, nil
-	case endedByHandler:
+	case endedFailed:
 		m.held = false
 		defer m.undone() // an observer may panic
 		return nil, m.claim.Rollback(err)
@@ -110,7 +110,7 @@ type member struct {
 	claim    *claim    // in the last transaction that it was in
 	turn     turns.Turn
 	held     bool   // it must free its turn
-	undone   func() // to be called once its claim is taken back, if it is told endedByHandler
+	undone   func() // to be called once its claim is taken back, if it is told endedFailed
 	gathered
 }
 

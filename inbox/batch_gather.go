@@ -45,7 +45,7 @@ const (
 	endedAlone                   // it is to be handled by itself
 	endedCommitted               // it was handled
 	endedAside                   // it was stored until its predecessor is applied, or a newer one was handled
-	endedByHandler               // the handler committed the transaction itself, and failed
+	endedFailed                  // the handler nacked it, or committed the transaction itself and failed
 	endedLeft                    // its context ended before a batch took it
 )
 

@@ -192,11 +192,20 @@ func (r *batchRun) commit(produced []*message.Message) error {
 		produced = original.Apart(d.ctx, produced, d.msg)
 		d.as.Restore(d.msg)
 	}
+	var nacked []error
 	for _, m := range r.members {
-		if err := m.claim.approve(produced); err != nil {
+		err := m.claim.approve(produced)
+		if errors.Is(err, errNacked) {
+			nacked = append(nacked, &batching.Failed{Msg: m.delivery.msg, Err: err})
+			continue
+		}
+		if err != nil {
 			return err
 		}
 		m.claim.answeredEarly()
+	}
+	if len(nacked) > 0 {
+		return errors.Join(nacked...)
 	}
 	return dialect.Unhide(r.whole.finish(produced))
 }
@@ -272,7 +281,7 @@ func (r *batchRun) fail(cause error) (next [][]*member) {
 				continue
 			}
 			m.undone = r.lineup.enter() // successors wait until the versions are taken back, also those of messages that were passed over
-			m.say(endedByHandler, cause)
+			m.say(endedFailed, cause)
 		}
 		return nil
 	}
@@ -280,6 +289,12 @@ func (r *batchRun) fail(cause error) (next [][]*member) {
 	if len(bad) > 0 {
 		log.Info("inbox: messages of a batch failed; the others are tried again without them", about)
 		r.observe(r.all(), ReasonNamed)
+		for _, m := range bad {
+			if closed(m.delivery.msg.Nacked()) { // its source redelivers it
+				m.undone = func() {}
+				m.say(endedFailed, errNacked)
+			}
+		}
 		sayAlone(bad)
 		return [][]*member{rest}
 	}

@@ -42,6 +42,10 @@ type delivery struct {
 var errAnswered = errors.New("the message was acked or nacked before the inbox saw it, so a failure would lose it: " +
 	"remove InstantAck, or put it nowhere outside middleware.Inbox")
 
+// errNacked fails a run whose message will be redelivered.
+var errNacked = errors.New("the message was nacked while its handler ran, so the run counts as failed although it returned no error: " +
+	"return an error instead of calling Nack")
+
 // readDelivery reads what identifies msg. With an error it returns as much as it knows by then.
 func (c *claimConsumer) readDelivery(msg *message.Message) (*delivery, error) {
 	d := &delivery{consumer: c, msg: msg, as: original.Arrive(msg), ctx: replayContext(msg.Context(), msg)}

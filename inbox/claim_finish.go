@@ -57,7 +57,7 @@ func (cl *claim) Commit(produced []*message.Message) ([]*message.Message, error)
 
 // answeredEarly reports, also to the log, a message that was acked by its handler.
 func (cl *claim) answeredEarly() bool {
-	early := answered(cl.msg)
+	early := closed(cl.msg.Acked())
 	if early {
 		cl.log().Error("inbox: the message was acked before its effects were committed, so a crash can lose it",
 			errAnswered, nil)
@@ -124,6 +124,9 @@ func (cl *claim) approve(produced []*message.Message) error {
 	}
 	if cl.ambient.Running() {
 		return fmt.Errorf("%w: %w", ErrSwallowed, errReturnedBefore)
+	}
+	if closed(cl.msg.Nacked()) {
+		return errNacked
 	}
 	if len(produced) == 0 && !cl.ambient.Taken() {
 		if config.RequireTx {

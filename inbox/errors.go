@@ -40,7 +40,7 @@ var (
 	// ErrReadOnly says that the database takes no writes.
 	ErrReadOnly = database.ErrReadOnly
 
-	// ErrClosed says that the Store was closed.
+	// ErrClosed says that the Store, or the Leases, were closed.
 	ErrClosed = errors.New("inbox: the store is closed")
 
 	// ErrCollision says that a message has the key, but not the payload, of another one.

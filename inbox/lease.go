@@ -24,7 +24,8 @@ type Leases struct {
 	extender  lease.Extender // nil if the store is none
 	log       watermill.LoggerAdapter
 	observers observers
-	owner     *Store    // whose tables keep the leases; nil for other stores
+	owner     *Store // whose tables keep the leases; nil for other stores
+	work      *deliveries
 	debug     bool      // the logger is not silent
 	crowded   sync.Once // an eviction was logged
 
@@ -49,7 +50,10 @@ type LeasesConfig struct {
 func NewLeases(store lease.Store, config LeasesConfig) *Leases {
 	logger := steady.Default(config.Logger)
 	extender, _ := store.(lease.Extender)
+	work := &deliveries{}
+	work.init()
 	return &Leases{
+		work:      work,
 		store:     store,
 		extender:  extender,
 		log:       steady.Logger(logger, nil),
@@ -69,6 +73,17 @@ func (l *Leases) Handler(config LeaseConfig, h message.HandlerFunc) (message.Han
 		return nil, err
 	}
 	return func(msg *message.Message) ([]*message.Message, error) { return c.handle(msg, h) }, nil
+}
+
+// Close admits no more deliveries and waits until those in flight have confirmed or freed their keys. It
+// returns an error when ctx ends before that. Call it when Router.Run has returned, before closing the
+// client of the store: a handler that returned messages confirms its key after they are published, and
+// the router does not wait for that. For [Store.Leases], Close is [Store.Close].
+func (l *Leases) Close(ctx context.Context) error {
+	if l.owner != nil {
+		return l.owner.Close(ctx)
+	}
+	return l.work.drain(ctx)
 }
 
 // Store returns the store of l, to be decorated or queried.

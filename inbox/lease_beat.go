@@ -13,11 +13,13 @@ type heart struct {
 	mu      sync.Mutex
 	timer   *time.Timer
 	beating bool
-	held    map[*leaseDelivery]struct{}
+	held    map[*leaseDelivery]bool // whether a beat extends it already
 }
 
-// beats is how many heartbeats fit into a lease: all but the last may fail.
-const beats = 3
+const (
+	beats       = 3  // in the time of a lease
+	beatRetries = 60 // in the time of a lease, while the store does not answer
+)
 
 // keep has the heartbeat extend the lease from now on, if the store can.
 func (l *leaseDelivery) keep() {
@@ -30,9 +32,9 @@ func (l *leaseDelivery) keep() {
 		return
 	}
 	if h.held == nil {
-		h.held = make(map[*leaseDelivery]struct{})
+		h.held = make(map[*leaseDelivery]bool)
 	}
-	h.held[l] = struct{}{}
+	h.held[l] = false
 	if !h.beating {
 		h.beating = true
 		c.beatLater()
@@ -68,15 +70,51 @@ func (c *leaseConsumer) beat() {
 		h.beating = false
 		return
 	}
-	for l := range h.held {
-		go l.beat()
+	for l, extended := range h.held {
+		if !extended {
+			h.held[l] = true
+			go l.beat()
+		}
 	}
 	c.beatLater()
 }
 
-// beat extends the lease. A handler whose lease was lost learns of it by its context.
+// beat extends the lease. If the store does not answer, beat comes again soon, for as long as nobody else can take
+// the lease. A handler whose lease was lost learns of it by its context.
 func (l *leaseDelivery) beat() {
-	l.outlive(func() { _ = l.extend() }, func() {})
+	if !l.extends(true) {
+		return
+	}
+	again := false
+	defer func() {
+		if !again {
+			l.extends(false)
+		}
+	}()
+	l.outlive(func() { again = l.extend() != nil && l.beatAgain() }, func() {})
+}
+
+// extends notes whether a beat extends the lease, and reports whether the lease is still kept.
+func (l *leaseDelivery) extends(now bool) (kept bool) {
+	h := &l.consumer.heart
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, kept = h.held[l]; kept {
+		h.held[l] = now
+	}
+	return kept
+}
+
+// beatAgain starts the timer of the next try, unless others may have the lease by now.
+func (l *leaseDelivery) beatAgain() bool {
+	c := l.consumer
+	c.heart.mu.Lock()
+	defer c.heart.mu.Unlock()
+	if _, kept := c.heart.held[l]; !kept || !lasts(l.sure) {
+		return false
+	}
+	time.AfterFunc(max(c.config.Lease/beatRetries, 10*time.Millisecond), l.beat)
+	return true
 }
 
 // outlive runs work in a goroutine of ours, where nothing else recovers a panic of the service's
@@ -134,6 +172,7 @@ func (l *leaseDelivery) extend() error {
 	}
 	if errors.Is(err, ErrLeaseLost) {
 		delete(h.held, l)
+		l.sure = time.Time{}
 		l.cancel(err)
 	}
 	return err

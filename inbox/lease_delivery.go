@@ -98,6 +98,9 @@ func (c *leaseConsumer) handle(msg *message.Message, h message.HandlerFunc) ([]*
 	returned = true
 	produced = original.Apart(ctx, produced, msg)
 	as.Restore(msg)
+	if err == nil && closed(msg.Nacked()) {
+		err = errNacked
+	}
 	if err != nil {
 		return nil, l.release(err)
 	}

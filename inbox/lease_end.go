@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/millrace/inbox/lease"
 	"github.com/millrace-go/millrace/internal/database"
 )
 
@@ -20,7 +21,7 @@ import (
 // again, and the produced messages are not lost.
 func (l *leaseDelivery) finish(produced []*message.Message) error {
 	l.over.Store(true)
-	if len(produced) > 0 && !answered(l.msg) {
+	if len(produced) > 0 && !closed(l.msg.Acked()) {
 		if err := l.extendOnce(); errors.Is(err, ErrLeaseLost) {
 			return l.doubt(err)
 		}
@@ -96,14 +97,14 @@ func (l *leaseDelivery) confirm() error {
 	var giveUp time.Time
 	for try := 0; ; try++ {
 		err := l.confirmOnce(sure)
-		waits := time.Now().Before(sure) && l.consumer.leases.owner.heldUp(err)
+		if try > 0 && errors.Is(err, ErrLeaseLost) && lasts(sure) {
+			err = l.confirmAgain(err)
+		}
+		waits := lasts(sure) && l.consumer.leases.owner.heldUp(err)
 		switch {
 		case err == nil:
 			return nil
 		case errors.Is(err, ErrLeaseLost):
-			if try > 0 && time.Now().Before(sure) {
-				return nil // an earlier try succeeded, and only its answer was lost
-			}
 			return err
 		case try == 0:
 			giveUp = time.Now().Add(afterwards)
@@ -124,6 +125,29 @@ func (l *leaseDelivery) confirmOnce(sure time.Time) error {
 	return leases.store.Confirm(ctx, l.id, l.token, l.consumer.config.retention())
 }
 
+// confirmAgain finds out whether an earlier try succeeded and only its answer was lost. It confirms a key
+// that the store has forgotten.
+func (l *leaseDelivery) confirmAgain(lost error) error {
+	store, config, ctx := l.consumer.leases.store, &l.consumer.config, context.WithoutCancel(l.ctx)
+	state, err := store.Acquire(ctx, l.id, l.token, config.Lease)
+	switch {
+	case err != nil:
+		return err
+	case state.Status == lease.Confirmed:
+		return nil
+	case state.Status == lease.Taken:
+		return store.Confirm(ctx, l.id, l.token, config.retention())
+	}
+	return lost
+}
+
+// lasts reports whether t is still ahead, by the monotonic clock and by that of the machine, which goes on
+// while it is suspended.
+func lasts(t time.Time) bool {
+	now := time.Now()
+	return now.Before(t) && now.Round(0).Before(t.Round(0))
+}
+
 // succeed ends the delivery after its key was confirmed.
 func (l *leaseDelivery) succeed() {
 	l.letGo(true)
@@ -138,7 +162,7 @@ func (l *leaseDelivery) succeed() {
 	l.observeReplayed(replayRan)
 }
 
-// letGo lets copies of the message and [Store.Close] go on. It does so once, before observers are
+// letGo lets copies of the message and [Leases.Close] go on. It does so once, before observers are
 // told.
 func (l *leaseDelivery) letGo(settled bool) {
 	if l.gone {

@@ -172,18 +172,13 @@ func (l *leaseDelivery) observeReplayed(reason string) {
 	}
 }
 
-// enter and leave let [Store.Close] wait for the handlers whose leases are in the Store's database.
+// enter and leave let [Leases.Close] wait.
 func (l *leaseDelivery) enter() bool {
-	store := l.consumer.leases.owner
-	if store == nil {
-		return true
+	leases := l.consumer.leases
+	if leases.owner != nil {
+		leases.owner.warnUnattended()
 	}
-	store.warnUnattended()
-	return store.work.enter()
+	return leases.work.enter()
 }
 
-func (l *leaseDelivery) leave() {
-	if store := l.consumer.leases.owner; store != nil {
-		store.work.leave()
-	}
-}
+func (l *leaseDelivery) leave() { l.consumer.leases.work.leave() }

@@ -23,7 +23,7 @@ import (
 func (s *Store) Leases() *Leases {
 	s.leasesOnce.Do(func() {
 		s.leases = NewLeases(&sqlLeases{store: s}, LeasesConfig{Logger: s.log, Observers: s.config.Observers})
-		s.leases.owner = s
+		s.leases.owner, s.leases.work = s, &s.work.deliveries
 	})
 	return s.leases
 }

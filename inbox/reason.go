@@ -24,7 +24,7 @@ const (
 	ReasonHidden      = "error hidden"         // by a middleware in between, or by the handler
 	ReasonLost        = "lost"                 // another process changed the message, or has the lease
 	ReasonUnpublished = "not published"        // the messages that the handler returned
-	ReasonNacked      = "nacked"               // without a known cause
+	ReasonNacked      = "nacked"               // by the handler, or without a known cause
 	ReasonNotTried    = "not tried"            // put back without an attempt
 	ReasonRetryAfter  = "retry after"          // at a time of the handler's choice
 	ReasonPayload     = "payload"              // it cannot be opened, or kept
@@ -110,6 +110,7 @@ func reasonOf(err error) string {
 		{dialect.ErrHidden, ReasonHidden},
 		{ErrUnknownType, ReasonUnknownType},
 		{errUnpublished, ReasonUnpublished},
+		{errNacked, ReasonNacked},
 		{errDisconnected, ReasonConnection},
 		{errNotKept, ReasonPayload},
 		{context.DeadlineExceeded, ReasonTimeout},

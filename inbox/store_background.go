@@ -15,13 +15,12 @@ import (
 
 // background counts the deliveries in flight and the runs of the background work of a Store.
 type background struct {
-	created  time.Time
-	inFlight atomic.Int64
-	closing  atomic.Bool
-	idle     chan struct{} // gets a token when the last delivery ends after closing began
-	closed   chan struct{}
-	once     sync.Once
-	mu       sync.Mutex // makes a run begin before closed, or not at all
+	deliveries
+
+	created time.Time
+	closed  chan struct{}
+	once    sync.Once
+	mu      sync.Mutex // makes a run begin before closed, or not at all
 
 	routers sync.Map      // weak pointers to those with the plugin
 	turn    chan struct{} // full while a router's plugin does the background work
@@ -33,7 +32,7 @@ type background struct {
 
 func (b *background) init() {
 	b.created = time.Now()
-	b.idle = make(chan struct{}, 1)
+	b.deliveries.init()
 	b.closed = make(chan struct{})
 	b.turn = make(chan struct{}, 1)
 }
@@ -52,25 +51,6 @@ func (b *background) takeTurn(ctx context.Context) bool {
 
 func (b *background) endTurn() { <-b.turn }
 
-// enter admits a delivery unless the Store is closed.
-func (b *background) enter() bool {
-	b.inFlight.Add(1)
-	if b.closing.Load() {
-		b.leave()
-		return false
-	}
-	return true
-}
-
-func (b *background) leave() {
-	if b.inFlight.Add(-1) == 0 && b.closing.Load() {
-		select {
-		case b.idle <- struct{}{}:
-		default:
-		}
-	}
-}
-
 // Close admits no more deliveries, waits for the handlers in flight, stops the background work,
 // settles published outcomes and writes the last counts of admin.Admin.Activity. It returns an
 // error when ctx ends before that. Call it when Router.Run has returned, before closing the pool.
@@ -78,17 +58,8 @@ func (b *background) leave() {
 // message is redelivered.
 func (s *Store) Close(ctx context.Context) error {
 	b := &s.work
-	b.closing.Store(true)
-	for b.inFlight.Load() > 0 {
-		select {
-		case <-b.idle:
-		case <-ctx.Done():
-			return fmt.Errorf("inbox: close: %d handlers are still running: %w", b.inFlight.Load(), ctx.Err())
-		}
-	}
-	select { // another Close may wait too
-	case b.idle <- struct{}{}:
-	default:
+	if err := b.drain(ctx); err != nil {
+		return err
 	}
 	b.stop()
 	select {

@@ -115,6 +115,25 @@ var orderBodies = []testdb.Body{
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_outcomes`), "settled by an ack that came first")
 		assert.Contains(t, strings.Join(b.events.Logs(), "\n"), "acked before its effects were committed")
 	})},
+	{Name: "a handler that nacks its message", Why: "it is redelivered, so its run must not count", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		got, nacks := make(chan error, 1), true
+		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
+			if nacks {
+				msg.Nack()
+			}
+			return invoice(msg)
+		}, tells(got), b.patient().Middleware)
+		msg := newMessage("x")
+		assert.False(t, s.deliver(again(msg)))
+		err := rig.Within(t, got, "the handler returns")
+		require.ErrorContains(t, err, "nacked while its handler ran")
+		assert.Equal(t, 0, b.effects())
+		assert.NotContains(t, strings.Join(b.events.Logs(), "\n"), "acked before its effects were committed")
+		nacks = false
+		assert.True(t, s.deliver(again(msg)))
+		assert.Equal(t, 1, b.effects())
+		assert.Len(t, s.published.Messages(), 1, "of the second run")
+	})},
 	{Name: "Timeout inside", Why: "T16: it leaves a cancelled context behind", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(invoice, middleware.Retry{MaxRetries: 1, InitialInterval: 1}.Middleware,
 			b.patient().Middleware, middleware.Timeout(time.Minute))

@@ -5,6 +5,9 @@
 //	claims, err := redisleases.New(client, redisleases.Config{})
 //	router.AddMiddleware(millrace.Deduplicate{Claims: claims}.Middleware)
 //
+// When Router.Run has returned, call claims.Close, which waits until the last keys are confirmed, and then
+// close the client.
+//
 // The guarantee is as good as the server's memory: set maxmemory-policy to noeviction and turn on
 // append-only persistence. A failover to a replica that lagged behind forgets the latest keys: if
 // a copy of one of their messages comes, it is handled again.

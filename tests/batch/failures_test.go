@@ -122,6 +122,33 @@ var failures = []testdb.Body{
 		assert.ElementsMatch(t, []int{n, n - 2, 1, 1}, seen.seen())
 		b.once(without(without(msgs, 77), 3))
 	})},
+	{Name: "messages that the handler nacks", Why: "they are redelivered, so they fail, and the others do not", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		const n = 9
+		msgs := newMessages(n)
+		nacked := map[string]bool{msgs[3].UUID: true, msgs[7].UUID: true}
+		var seen sizes
+		h := b.batch(n, seen.of(func(ctx context.Context, batch []*message.Message) error {
+			for _, m := range batch {
+				if nacked[m.UUID] {
+					m.Nack()
+				}
+			}
+			return apply(ctx, batch)
+		}))
+		for i, err := range b.errs(start(h, copies(msgs))) {
+			if nacked[msgs[i].UUID] {
+				require.ErrorContains(t, err, "nacked while its handler ran")
+			} else {
+				require.NoError(t, err)
+			}
+		}
+		assert.Equal(t, []int{n, n - 2}, seen.seen())
+		assert.Equal(t, 2, b.events.Count("failed"))
+		b.once(without(without(msgs, 7), 3))
+		b.must(b.batch(2, apply), copies([]*message.Message{msgs[3], msgs[7]}))
+		b.once(msgs)
+		b.idle(b.db.DB)
+	})},
 	{Name: "a handler that changes its messages", Why: "the next try gets them as they came", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		const n = 6
 		msgs := newMessages(n)

@@ -24,7 +24,7 @@ import (
 
 func TestConformance(t *testing.T) {
 	testdb.Conformance(t, slices.Concat(queueBodies, storeFirstBodies, leaseBodies, parkingBodies, epochBodies, formerBodies, replayBodies,
-		takeUpBodies, stateBodies, importBodies, stepBodies, twoFailedBodies, observerBodies))
+		takeUpBodies, stateBodies, importBodies, stepBodies, twoFailedBodies, observerBodies, nackBodies))
 }
 
 var errBoom = errors.New("boom")

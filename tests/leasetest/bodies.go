@@ -38,8 +38,10 @@ var Bodies = []Body{
 	{"lease: keys are exact", "different keys must never be taken for one", exactKeys},
 	{"lease: no key", "a message without a key must be refused", noKey},
 	{"lease: answered before", "a message that was acked already cannot be redelivered", answeredBefore},
+	{"lease: nacked by its handler", "a message that is redelivered must not count as handled", nackedByHandler},
 	{"lease: forgets after retention", "a key is not kept for longer than asked", forgets},
 	{"lease: produced messages", "a message counts as handled when what it produced is published", produced},
+	{"lease: close waits", "a key must be confirmed before the store's client is closed", closing},
 	{"lease: lost answers", "an answer of the store that got lost must not lose or repeat a message", lostAnswers},
 	{"lease: concurrency", "every effect once, whatever is delivered at once and fails", concurrency},
 }

@@ -50,7 +50,7 @@ var panics = []mutant{
 	{
 		name: "panic: of a heartbeat", file: "inbox/lease_beat.go",
 		by:  guard{"./tests", "TestAHeartbeatThatPanics"},
-		old: "l.outlive(func() { _ = l.extend() }, func() {})", new: "_ = l.extend()",
+		old: "l.outlive(func() { again = l.extend() != nil && l.beatAgain() }, func() {})", new: "again = l.extend() != nil && l.beatAgain()",
 	},
 	{
 		name: "panic: keep the key that was taken before", file: "inbox/lease_obtain.go",
