@@ -203,7 +203,7 @@ func (l *Leased) move(ctx context.Context, f fate, what occasion) error {
 	if errors.Is(err, ErrLost) && l.unsure && l.has(ctx, became) {
 		err = nil
 	}
-	l.unsure = l.unsure || dialect.Classify(err) == dialect.Unavailable
+	l.unsure = l.unsure || dialect.Classify(err) == dialect.Unavailable || err != nil && ctx.Err() != nil
 	if err == nil {
 		l.queue.observeFate(ctx, l.event(became), became)
 	}

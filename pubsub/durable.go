@@ -252,7 +252,7 @@ func (d *durable) Subscribe(ctx context.Context, topic string) (<-chan *message.
 			answers.Wait()
 			close(w.acked)
 		}()
-		w.waitForAnswers()
+		waitFor(w.recorded, lastAnswers)
 	})
 	return out, nil
 }
