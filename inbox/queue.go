@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -165,6 +166,16 @@ func (q *Queue) Wake() { q.bell.Ring() }
 
 // Config returns the settings of q, with their defaults.
 func (q *Queue) Config() QueueConfig { return q.config }
+
+// soon bounds what a queue asks of the database at once. A process renews its leases at each third of their time: what
+// hangs for longer must not hold up the next renewal, nor take messages later that this process has itself.
+func (q *Queue) soon(ctx context.Context) (context.Context, context.CancelFunc) {
+	const least = 2 * time.Second
+	return context.WithTimeout(ctx, min(max(q.config.Lease/3, least), longest))
+}
+
+// longest bounds a transaction of a queue.
+const longest = 10 * time.Second
 
 // explain adds to err the consumer and what failed.
 func (q *Queue) explain(what string, err error) error {

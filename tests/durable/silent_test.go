@@ -2,13 +2,18 @@ package durable_test
 
 import (
 	"context"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/internal/writers"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -19,6 +24,10 @@ var silentBodies = []testdb.Body{
 	{Name: "an answer to a database that is silent", Why: "it is told again, as to one that is gone", Not: waitsForAnswers,
 		Run: wired(func(_ *testing.T, b *bed, wire *servers.Wire, durable pubsub.Durable, events *rig.Events) {
 			b.toldAgain(durable, events, wire.Freeze, wire.Thaw)
+		})},
+	{Name: "a database that is silent for longer than a lease", Why: "nothing that hung takes what the handler has", Not: waitsForAnswers,
+		Run: wired(func(_ *testing.T, b *bed, wire *servers.Wire, durable pubsub.Durable, events *rig.Events) {
+			b.outlastsLease(durable, events, wire.Freeze, wire.Thaw)
 		})},
 	{Name: "an answer while another writer has the turn", Why: "it is told again: the turn ends", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		if b.db.Dialect != "sqlite" {
@@ -34,6 +43,50 @@ var silentBodies = []testdb.Body{
 			require.NoError(t, err)
 		}, func() { leave() })
 	})},
+	{Name: "what a queue asks of the database", Why: "each statement ends: one connection that is dead stops no worker", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		all := newMessages(4)
+		b.takes(b.storeIn(inbox.QueueConfig{Lease: time.Second, MaxAttempts: 1}, all[0]), 1)
+		b.db.Do(t, `UPDATE millrace_messages SET status = 2, attempts = 1, due_at = 1`) // it ended a process, and is to be parked
+		b.storeIn(inbox.QueueConfig{}, all[1:]...)
+		pool, bounds := faults.Open(t, b.db), &bounds{}
+		queue := rig.Queue(t, b.newStore(pool.DB), inbox.QueueConfig{Consumer: consumer, Epoch: 1, MaxAttempts: 1})
+		require.NoError(t, queue.Put(t.Context(), "orders", newMessage()))
+		pool.Set(faults.Plan{Before: bounds.look})
+		var taken []*inbox.Leased
+		for len(taken) < len(all) { // without the one that is parked
+			taken = append(taken, rig.Take(t, queue, 10)...)
+		}
+		require.Equal(t, 1, b.open(admin.Parked))
+		ours, err := queue.HandOut(t.Context(), taken...)
+		require.NoError(t, err)
+		require.Len(t, ours, len(taken))
+		require.NoError(t, queue.Extend(t.Context(), taken))
+		for _, l := range taken {
+			require.NoError(t, l.Fail(t.Context()))
+		}
+		assert.Empty(t, bounds.missing())
+	})},
+}
+
+// bounds are the statements whose context has no deadline.
+type bounds struct {
+	mu    sync.Mutex
+	calls []string
+}
+
+func (b *bounds) look(ctx context.Context, call string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, bounded := ctx.Deadline(); !bounded && call != faults.Begin && call != faults.Commit { // on SQLite these end in another way
+		b.calls = append(b.calls, call)
+	}
+	return nil
+}
+
+func (b *bounds) missing() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.calls
 }
 
 var waitsForAnswers = map[string]string{
