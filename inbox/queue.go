@@ -14,6 +14,7 @@ import (
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/recent"
 	"github.com/millrace-go/millrace/internal/stored"
+	"github.com/millrace-go/millrace/internal/writers"
 )
 
 // QueueConfig says how a [Queue] delivers the stored messages of one consumer. pubsub.Durable fills
@@ -112,8 +113,8 @@ type Queue struct {
 
 	row *stored.Registered
 
-	serving sync.Mutex
-	served  time.Time // when this queue last announced that it serves its consumer
+	serving writers.Queue // who announces that this queue serves its consumer …
+	served  time.Time     // … and when the last one did
 
 	lines    lines
 	adopting sync.Mutex
@@ -141,6 +142,7 @@ func (s *Store) Queue(config QueueConfig) (*Queue, error) {
 	return &Queue{
 		store: s, config: config, name: name, bell: s.bells[name], row: s.rows.Registered(self),
 		unopenable: recent.NewSet(mostUnopenable, 4*max(config.MaxBackoff, time.Hour)),
+		serving:    make(writers.Queue, 1),
 	}, nil
 }
 

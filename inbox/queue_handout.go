@@ -127,7 +127,7 @@ func (q *Queue) Extend(ctx context.Context, leased []*Leased) error {
 	defer cancel()
 	statement := q.store.dialect.Queue.ExtendLeases
 	err := q.execOnEach(ctx, leased, statement, q.config.Lease.Microseconds())
-	if err == nil && len(leased) > 0 { // while all handlers are busy, no Take announces it
+	if err == nil && len(leased) > 0 && len(q.serving) == 0 { // while all handlers are busy, no Take announces it
 		err = q.serve(ctx, leased[0].row.Consumer, q.config.Lease)
 	}
 	return q.explain("extend leases", err)

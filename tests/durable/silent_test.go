@@ -66,6 +66,39 @@ var silentBodies = []testdb.Body{
 		}
 		assert.Empty(t, bounds.missing())
 	})},
+	{Name: "an announcement that gets no answer", Why: "leases are renewed, and failures answered, beside it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		if b.db.Dialect == "sqlite" {
+			t.Log("it has the only turn to write")
+			return
+		}
+		taken := b.takes(b.storeIn(inbox.QueueConfig{}, newMessages(2)...), 2)
+		b.db.Do(t, `UPDATE millrace_messages SET due_at = 1`)
+		pool, hangs, goOn := faults.Open(t, b.db), make(chan struct{}), make(chan struct{})
+		var once sync.Once
+		pool.Set(faults.Plan{Before: faults.At("SET served_until", func() error {
+			once.Do(func() { close(hangs) })
+			<-goOn // as lib/pq does, whatever the context says
+			return nil
+		})})
+		queue := rig.Queue(t, b.newStore(pool.DB), inbox.QueueConfig{Consumer: consumer})
+		var announcing sync.WaitGroup
+		announcing.Go(func() { rig.Take(b, queue, 1) })
+		defer announcing.Wait()
+		defer close(goOn)
+		rig.Within(b, hangs, "it is announced")
+		renewed, answered := make(chan error, 1), make(chan error, 1)
+		go func() { renewed <- queue.Extend(t.Context(), taken) }()
+		go func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, fail := queue.Straight("orders", newMessage())
+			_, err := fail(ctx)
+			answered <- err
+		}()
+		require.NoError(t, rig.Within(b, renewed, "the leases are renewed"))
+		assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE due_at > 1`))
+		require.ErrorIs(t, rig.Within(b, answered, "the failure is answered"), context.DeadlineExceeded)
+	})},
 }
 
 // bounds are the statements whose context has no deadline.
