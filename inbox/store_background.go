@@ -16,7 +16,8 @@ import (
 // background counts the deliveries in flight and the runs of the background work of a Store.
 type background struct {
 	created  time.Time
-	inFlight atomic.Int64
+	inFlight atomic.Int64 // handlers, and stored messages without an answer
+	stored   atomic.Int64 // of these, the stored messages
 	closing  atomic.Bool
 	idle     chan struct{} // gets a token when the last delivery ends after closing began
 	closed   chan struct{}
@@ -62,6 +63,18 @@ func (b *background) enter() bool {
 	return true
 }
 
+// enterStored admits a stored message until it is answered. A nil function says that the Store is closed.
+func (b *background) enterStored() (answered func()) {
+	if !b.enter() {
+		return nil
+	}
+	b.stored.Add(1)
+	return func() {
+		b.stored.Add(-1)
+		b.leave()
+	}
+}
+
 func (b *background) leave() {
 	if b.inFlight.Add(-1) == 0 && b.closing.Load() {
 		select {
@@ -71,8 +84,16 @@ func (b *background) leave() {
 	}
 }
 
-// Close admits no more deliveries, waits for the handlers in flight, stops the background work,
-// settles published outcomes and writes the last counts of admin.Admin.Activity. It returns an
+// unfinished returns an error that says for what Close waited in vain.
+func (b *background) unfinished(cause error) error {
+	stored := b.stored.Load()
+	return fmt.Errorf("inbox: close: %d handlers are still running, and %d stored messages have no recorded answer: %w",
+		max(b.inFlight.Load()-stored, 0), stored, cause)
+}
+
+// Close admits no more deliveries, waits for the handlers in flight and until the answers to the
+// stored messages that handlers have are recorded, stops the background work, settles published
+// outcomes and writes the last counts of admin.Admin.Activity. It returns an
 // error when ctx ends before that. Call it when Router.Run has returned, before closing the pool.
 // An outcome that could not be settled is published once more, with the same UUIDs, when its
 // message is redelivered.
@@ -83,7 +104,7 @@ func (s *Store) Close(ctx context.Context) error {
 		select {
 		case <-b.idle:
 		case <-ctx.Done():
-			return fmt.Errorf("inbox: close: %d handlers are still running: %w", b.inFlight.Load(), ctx.Err())
+			return b.unfinished(ctx.Err())
 		}
 	}
 	select { // another Close may wait too

@@ -2,10 +2,12 @@ package durable_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -98,6 +100,36 @@ var silentBodies = []testdb.Body{
 		require.NoError(t, rig.Within(b, renewed, "the leases are renewed"))
 		assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE due_at > 1`))
 		require.ErrorIs(t, rig.Within(b, answered, "the failure is answered"), context.DeadlineExceeded)
+	})},
+	{Name: "a service that closes before a handler ends", Why: "Store.Close waits until the answer is recorded", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		pool := faults.Open(t, b.db)
+		store := b.newStore(pool.DB)
+		entered, goOn := make(chan struct{}), make(chan struct{})
+		s := b.start(storeFirst(store), silent(func(msg *message.Message) error {
+			close(entered)
+			<-msg.Context().Done()
+			<-goOn
+			return errBoom
+		}))
+		assert.True(t, s.deliver(newMessage()))
+		rig.Within(b, entered, "the handler has it")
+		closed := make(chan error)
+		go func() { closed <- s.router.Close() }()
+		<-time.After(2 * time.Second) // the subscription waits for 500 ms only
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		require.ErrorContains(t, store.Close(ctx), "1 stored messages have no recorded answer")
+		pool.Set(faults.Plan{Before: func(_ context.Context, call string) error {
+			if writes.MatchString(call) && strings.Contains(call, "millrace_messages") {
+				<-time.After(300 * time.Millisecond)
+			}
+			return nil
+		}})
+		close(goOn)
+		require.NoError(t, rig.Within(b, closed, "the router is closed"))
+		require.NoError(t, store.Close(t.Context()))
+		require.NoError(t, pool.Close())
+		assert.Equal(t, 1, b.open(admin.FailedRetryable))
 	})},
 }
 
