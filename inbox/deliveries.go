@@ -8,7 +8,8 @@ import (
 
 // deliveries counts those in flight.
 type deliveries struct {
-	inFlight atomic.Int64
+	inFlight atomic.Int64 // handlers, and stored messages without an answer
+	stored   atomic.Int64 // of these, the stored messages
 	closing  atomic.Bool
 	idle     chan struct{} // gets a token when the last delivery ends after closing began
 }
@@ -23,6 +24,18 @@ func (d *deliveries) enter() bool {
 		return false
 	}
 	return true
+}
+
+// enterStored admits a stored message until it is answered. A nil function says that drain was called.
+func (d *deliveries) enterStored() (answered func()) {
+	if !d.enter() {
+		return nil
+	}
+	d.stored.Add(1)
+	return func() {
+		d.stored.Add(-1)
+		d.leave()
+	}
 }
 
 func (d *deliveries) leave() {
@@ -41,7 +54,7 @@ func (d *deliveries) drain(ctx context.Context) error {
 		select {
 		case <-d.idle:
 		case <-ctx.Done():
-			return fmt.Errorf("inbox: close: %d handlers are still running: %w", d.inFlight.Load(), ctx.Err())
+			return d.unfinished(ctx.Err())
 		}
 	}
 	select { // another drain may wait too
@@ -49,4 +62,14 @@ func (d *deliveries) drain(ctx context.Context) error {
 	default:
 	}
 	return nil
+}
+
+// unfinished returns an error that says for what drain waited in vain.
+func (d *deliveries) unfinished(cause error) error {
+	stored := d.stored.Load()
+	text := fmt.Sprintf("inbox: close: %d handlers are still running", max(d.inFlight.Load()-stored, 0))
+	if stored > 0 {
+		text += fmt.Sprintf(", and %d stored messages have no recorded answer", stored)
+	}
+	return fmt.Errorf("%s: %w", text, cause)
 }

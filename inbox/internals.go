@@ -189,6 +189,10 @@ func (Internals) NewGate(config GateConfig) (admit func(*message.Message) (run b
 	return g.Admit, nil
 }
 
+// AwaitAnswer has [Store.Close] wait until answered is called, once the answer to a stored message that goes to its
+// handler is recorded. If the Store is closed already, answered is nil.
+func (i Internals) AwaitAnswer() (answered func()) { return i.store.work.enterStored() }
+
 // Claimed reports whether the handler of msg runs in the transaction of its claim.
 func (Internals) Claimed(msg *message.Message) bool { return claimOf(msg) != nil }
 

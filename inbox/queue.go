@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/recent"
 	"github.com/millrace-go/millrace/internal/stored"
+	"github.com/millrace-go/millrace/internal/writers"
 )
 
 // QueueConfig says how a [Queue] delivers the stored messages of one consumer. pubsub.Durable fills
@@ -111,8 +113,8 @@ type Queue struct {
 
 	row *stored.Registered
 
-	serving sync.Mutex
-	served  time.Time // when this queue last announced that it serves its consumer
+	serving writers.Queue // who announces that this queue serves its consumer …
+	served  time.Time     // … and when the last one did
 
 	lines    lines
 	adopting sync.Mutex
@@ -140,6 +142,7 @@ func (s *Store) Queue(config QueueConfig) (*Queue, error) {
 	return &Queue{
 		store: s, config: config, name: name, bell: s.bells[name], row: s.rows.Registered(self),
 		unopenable: recent.NewSet(mostUnopenable, 4*max(config.MaxBackoff, time.Hour)),
+		serving:    make(writers.Queue, 1),
 	}, nil
 }
 
@@ -165,6 +168,16 @@ func (q *Queue) Wake() { q.bell.Ring() }
 
 // Config returns the settings of q, with their defaults.
 func (q *Queue) Config() QueueConfig { return q.config }
+
+// soon bounds what a queue asks of the database at once. A process renews its leases at each third of their time: what
+// hangs for longer must not hold up the next renewal, nor take messages later that this process has itself.
+func (q *Queue) soon(ctx context.Context) (context.Context, context.CancelFunc) {
+	const least = 2 * time.Second
+	return context.WithTimeout(ctx, min(max(q.config.Lease/3, least), longest))
+}
+
+// longest bounds a transaction of a queue.
+const longest = 10 * time.Second
 
 // explain adds to err the consumer and what failed.
 func (q *Queue) explain(what string, err error) error {

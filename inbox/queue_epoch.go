@@ -43,8 +43,10 @@ func (q *Queue) adopt(ctx context.Context, consumer int32) (left bool, err error
 	if q.name.Epoch == 0 || !o.left && q.config.OrderKey == nil && time.Since(o.looked) < epochLook {
 		return false, nil
 	}
+	bound, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
 	var older []olderEpoch
-	err = q.store.db.SelectContext(ctx, &older, q.store.dialect.Queue.SelectOlderEpochs,
+	err = q.store.db.SelectContext(bound, &older, q.store.dialect.Queue.SelectOlderEpochs,
 		[]byte(q.store.config.Namespace), []byte(q.name.Name), q.name.Epoch)
 	if err != nil {
 		return false, q.store.db.Noticed(err)
@@ -67,6 +69,8 @@ func (q *Queue) adopt(ctx context.Context, consumer int32) (left bool, err error
 }
 
 func (q *Queue) hasOpen(ctx context.Context, consumer int32) (open bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
 	err = q.store.db.GetContext(ctx, &open, q.store.dialect.Queue.SelectOpen, consumer)
 	return open, q.store.db.Noticed(err)
 }
@@ -80,10 +84,12 @@ func (q *Queue) adoptFrom(ctx context.Context, from olderEpoch, to int32) error 
 	same := string(from.KeySource) == q.config.Key.source
 	for opened := map[int64]rekeyed(nil); ; {
 		var done adopted
-		err := q.write(ctx, func(tx *sqlx.Tx, tell tellParked) (err error) {
-			done, err = q.adoptSome(ctx, tx, from.ID, to, same, opened, atOnce, tell)
+		bound, cancel := context.WithTimeout(ctx, longest)
+		err := q.write(bound, func(tx *sqlx.Tx, tell tellParked) (err error) {
+			done, err = q.adoptSome(bound, tx, from.ID, to, same, opened, atOnce, tell)
 			return err
 		})
+		cancel()
 		if err != nil {
 			return fmt.Errorf("move messages from an older epoch: %w", err)
 		}

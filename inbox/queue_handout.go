@@ -13,6 +13,8 @@ import (
 // HandOut marks leased messages as about to be delivered: if the process ends, each of them may be
 // the cause. It renews their leases and returns those that no other process has taken over.
 func (q *Queue) HandOut(ctx context.Context, leased ...*Leased) ([]*Leased, error) {
+	ctx, cancel := q.soon(ctx)
+	defer cancel()
 	still, err := q.ofMany(ctx, leased, q.handOut)
 	return still, q.explain("hand out messages", err)
 }
@@ -121,9 +123,11 @@ func ids(leased []*Leased) [][]byte {
 
 // Extend renews the leases of messages whose handlers still run.
 func (q *Queue) Extend(ctx context.Context, leased []*Leased) error {
+	ctx, cancel := q.soon(ctx)
+	defer cancel()
 	statement := q.store.dialect.Queue.ExtendLeases
 	err := q.execOnEach(ctx, leased, statement, q.config.Lease.Microseconds())
-	if err == nil && len(leased) > 0 { // while all handlers are busy, no Take announces it
+	if err == nil && len(leased) > 0 && len(q.serving) == 0 { // while all handlers are busy, no Take announces it
 		err = q.serve(ctx, leased[0].row.Consumer, q.config.Lease)
 	}
 	return q.explain("extend leases", err)

@@ -72,8 +72,10 @@ func (l *Leased) findKey(ctx context.Context) (notNow, err error) {
 	}
 	var parked *arrival
 	var known bool
-	err = q.write(ctx, func(tx *sqlx.Tx, tell tellParked) (err error) {
-		parked, known, err = l.name(ctx, tx, a, tell)
+	bound, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
+	err = q.write(bound, func(tx *sqlx.Tx, tell tellParked) (err error) {
+		parked, known, err = l.name(bound, tx, a, tell)
 		return err
 	})
 	if errors.Is(err, ErrLost) { // maybe only of the row that stands for l, which has changed

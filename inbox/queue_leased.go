@@ -173,6 +173,8 @@ func (l *Leased) PutBack(ctx context.Context) error {
 
 // move ends the lease and gives the row of l its fate.
 func (l *Leased) move(ctx context.Context, f fate, what occasion) error {
+	ctx, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
 	s := l.queue.store
 	became := f
 	err := l.queue.write(ctx, func(tx *sqlx.Tx, tell tellParked) (err error) {
@@ -203,7 +205,7 @@ func (l *Leased) move(ctx context.Context, f fate, what occasion) error {
 	if errors.Is(err, ErrLost) && l.unsure && l.has(ctx, became) {
 		err = nil
 	}
-	l.unsure = l.unsure || dialect.Classify(err) == dialect.Unavailable
+	l.unsure = l.unsure || dialect.Classify(err) == dialect.Unavailable || err != nil && ctx.Err() != nil
 	if err == nil {
 		l.queue.observeFate(ctx, l.event(became), became)
 	}

@@ -55,13 +55,18 @@ const (
 // the consumer. The caller calls it again within period. If serve returns nil, an announcement
 // holds.
 func (q *Queue) serve(ctx context.Context, consumer int32, period time.Duration) error {
-	q.serving.Lock()
-	defer q.serving.Unlock()
+	ctx, cancel := q.soon(ctx)
+	defer cancel()
+	leave, err := q.serving.Enter(ctx)
+	if err != nil {
+		return fmt.Errorf("wait for another announcement that it is served: %w", err)
+	}
+	defer leave()
 	now, until := time.Now().Round(0), served+2*period
 	if passed := now.Sub(q.served); passed >= 0 && passed < sayServed {
 		return nil
 	}
-	err := q.store.db.Write(ctx, func(tx *sqlx.Tx) error {
+	err = q.store.db.Write(ctx, func(tx *sqlx.Tx) error {
 		_, err := tx.ExecContext(ctx, q.store.dialect.Remedy.ServeConsumer, until.Microseconds(), consumer)
 		return err
 	})

@@ -28,10 +28,12 @@ func (q *Queue) Take(ctx context.Context, limit int, horizon time.Duration) ([]*
 // as handed out along with their lease, where that is possible, which saves [Queue.HandOut] a
 // write.
 func (q *Queue) TakeOut(ctx context.Context, out, limit int, horizon time.Duration) ([]*Leased, time.Duration, error) {
-	row, err := q.consumer(ctx, horizon)
+	soon, cancel := q.soon(ctx)
+	defer cancel()
+	row, err := q.consumer(soon, horizon)
 	if err == nil {
 		q.paused.Store(row.Paused)
-		err = q.serve(ctx, row.ID, horizon)
+		err = q.serve(soon, row.ID, horizon)
 	}
 	if errors.Is(err, ErrNotFound) || err == nil && row.Paused {
 		return nil, horizon, nil // nothing was stored yet, or the consumer is paused
@@ -42,17 +44,17 @@ func (q *Queue) TakeOut(ctx context.Context, out, limit int, horizon time.Durati
 	switch left, err := q.adopt(ctx, row.ID); {
 	case err != nil:
 		return nil, horizon, q.explain("look into older epochs", err)
-	case left && q.config.OrderKey != nil:
+	case left && q.config.OrderKey != nil, soon.Err() != nil: // the caller may have leases to renew first
 		return nil, min(horizon, lookAgain), nil
 	}
-	lock, next, err := q.find(ctx, row.ID, limit, horizon)
+	lock, next, err := q.find(soon, row.ID, limit, horizon)
 	if err != nil {
 		return nil, horizon, q.explain("look for messages that are due", err)
 	}
 	if lock == nil {
 		return nil, next, nil
 	}
-	taken, err := q.lease(ctx, row.ID, out, lock)
+	taken, err := q.lease(soon, row.ID, out, lock)
 	leased := taken
 	if err == nil {
 		q.observeReclaimed(ctx, taken)
@@ -248,6 +250,8 @@ func (l *Leased) killer() bool { return l.suspect && l.row.Attempts > l.queue.co
 // closeCompleted closes the rows of messages whose keys are completed by now, and returns the
 // others.
 func (q *Queue) closeCompleted(ctx context.Context, leased []*Leased) (rest []*Leased, err error) {
+	ctx, cancel := q.soon(ctx)
+	defer cancel()
 	s := q.store
 	query, args, err := s.dialect.In(s.dialect.Queue.SelectSettled, leased[0].row.Consumer, ids(leased))
 	if err != nil {

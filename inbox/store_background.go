@@ -51,8 +51,9 @@ func (b *background) takeTurn(ctx context.Context) bool {
 
 func (b *background) endTurn() { <-b.turn }
 
-// Close admits no more deliveries, waits for the handlers in flight, stops the background work,
-// settles published outcomes and writes the last counts of admin.Admin.Activity. It returns an
+// Close admits no more deliveries, waits for the handlers in flight and until the answers to the
+// stored messages that handlers have are recorded, stops the background work, settles published
+// outcomes and writes the last counts of admin.Admin.Activity. It returns an
 // error when ctx ends before that. Call it when Router.Run has returned, before closing the pool.
 // An outcome that could not be settled is published once more, with the same UUIDs, when its
 // message is redelivered.

@@ -3,11 +3,14 @@ package pubsub
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/internal/dialect"
 )
 
 // answerFor bounds the statements that follow an answer.
@@ -18,16 +21,23 @@ const answerFor = 10 * time.Second
 const lastAnswers = 500 * time.Millisecond
 
 // finish closes acked messages in batches of those that were acked meanwhile, also while the
-// service closes.
+// service closes. A batch that takes too long, because somebody keeps a row locked for instance, does
+// not hold up the next ones.
 func (w *worker) finish(ctx context.Context) {
 	defer close(w.recorded)
+	var batches sync.WaitGroup
+	defer batches.Wait()
 	for l := range w.acked {
-		batch := gather(l, w.acked)
-		apart(w.queue, func() {
-			w.record(ctx, func(ctx context.Context) error { return w.queue.Finish(ctx, batch...) })
+		batch, recorded := gather(l, w.acked), make(chan struct{})
+		batches.Go(func() {
+			defer close(recorded)
+			apart(w.queue, func() {
+				w.record(ctx, func(ctx context.Context) error { return w.queue.Finish(ctx, batch...) })
+			})
+			w.note(batch, false)
+			w.wake()
 		})
-		w.note(batch, false)
-		w.wake()
+		waitFor(recorded, answerFor)
 	}
 }
 
@@ -44,12 +54,12 @@ func (w *worker) putBack(ctx context.Context) {
 	w.record(ctx, func(ctx context.Context) error { return w.queue.PutBack(ctx, w.ready...) })
 }
 
-// record has an answer written. While the database is away, it tries again until the database is back or the
+// record has an answer written. While the database is away or busy, it tries again until the answer is written or the
 // subscription ends: a message whose lease lapses is charged an attempt. Leases are renewed meanwhile.
 func (w *worker) record(ctx context.Context, write func(context.Context) error) {
 	for tries := 1; ; tries++ {
 		err := within(ctx, write)
-		if !away(err) || ctx.Err() != nil {
+		if err == nil || ctx.Err() != nil || !passing(err) && (errors.Is(err, inbox.ErrLost) || tries == mostRefusals) {
 			w.tell(err)
 			return
 		}
@@ -60,17 +70,27 @@ func (w *worker) record(ctx context.Context, write func(context.Context) error) 
 	}
 }
 
-// away reports whether err says that the database is away, or fails over: a standby takes no writes until it is
-// promoted.
+// mostRefusals is how often an answer is written at most that the database does not take.
+const mostRefusals = 10
+
+// passing reports whether err ends by itself: the database is away, or others keep it busy.
+func passing(err error) bool { return away(err) || dialect.Classify(err) == dialect.Contention }
+
+// away reports whether err says that the database is away, gives no answer, or fails over: a standby takes no writes
+// until it is promoted.
 func away(err error) bool {
-	return errors.Is(err, inbox.ErrUnavailable) || errors.Is(err, inbox.ErrReadOnly)
+	return errors.Is(err, inbox.ErrUnavailable) || errors.Is(err, inbox.ErrReadOnly) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // within calls write with a context that lasts for answerFor, whether ctx has ended or not.
 func within(ctx context.Context, write func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerFor)
 	defer cancel()
-	return write(ctx)
+	err := write(ctx)
+	if err != nil && ctx.Err() != nil { // some drivers return what the server says about a statement that was cancelled
+		err = fmt.Errorf("%w: %w", ctx.Err(), err)
+	}
+	return err
 }
 
 // tell logs an answer that could not be recorded.
@@ -111,12 +131,12 @@ func gather[T any](first T, arrived <-chan T) []T {
 	return batch
 }
 
-// waitForAnswers waits until every answer is recorded, for lastAnswers at most.
-func (w *worker) waitForAnswers() {
-	timer := time.NewTimer(lastAnswers)
+// waitFor waits until done is closed, for a time at most.
+func waitFor(done <-chan struct{}, most time.Duration) {
+	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
-	case <-w.recorded:
+	case <-done:
 	case <-timer.C:
 	}
 }

@@ -252,7 +252,7 @@ func (d *durable) Subscribe(ctx context.Context, topic string) (<-chan *message.
 			answers.Wait()
 			close(w.acked)
 		}()
-		w.waitForAnswers()
+		waitFor(w.recorded, lastAnswers)
 	})
 	return out, nil
 }
@@ -275,7 +275,7 @@ func (d *durable) String() string {
 }
 
 // Close closes upstream and ends every subscription. It waits a moment for handlers that end with
-// their messages' contexts; it records the answers of the others later.
+// their messages' contexts; it records the answers of the others later. [inbox.Store.Close] waits for those.
 func (d *durable) Close() error {
 	d.end()
 	err := d.upstream.Close()

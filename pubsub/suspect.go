@@ -34,7 +34,7 @@ func (w *worker) alone(ctx context.Context, hands int) {
 	w.ready = w.ready[1:]
 	if hands < cap(w.hands) {
 		w.giveBack(hands)
-		w.failed(ctx, l, l.PutBack)
+		w.answers.Go(func() { w.queue.Call(func() { w.failed(ctx, l, l.PutBack) }) }) // its row may be locked
 		return
 	}
 	w.giveBack(hands - 1)

@@ -37,8 +37,8 @@ type worker struct {
 	recorded chan struct{} // closed when all answers are recorded
 
 	mu      sync.Mutex
-	leased  map[*inbox.Leased]struct{}
-	renewed time.Time // when all of leased last had their lease renewed, or began it later
+	leased  map[*inbox.Leased]func() // which tells the Store, if it waits for the answer of a handler
+	renewed time.Time                // when all of leased last had their lease renewed, or began it later
 }
 
 func newWorker(d Durable, queue *inbox.Queue, topic string, out chan<- *message.Message, answers *sync.WaitGroup) *worker {
@@ -51,7 +51,7 @@ func newWorker(d Durable, queue *inbox.Queue, topic string, out chan<- *message.
 		answers:  answers,
 		acked:    make(chan *inbox.Leased, d.Prefetch),
 		recorded: make(chan struct{}),
-		leased:   make(map[*inbox.Leased]struct{}),
+		leased:   make(map[*inbox.Leased]func()),
 		renewed:  wallClock(),
 	}
 }
@@ -210,6 +210,7 @@ func (w *worker) deliver(ctx context.Context, l *inbox.Leased) (answered <-chan 
 		w.log().Error("pubsub: a stored message cannot be read; it is redelivered after its lease", err, nil)
 		return over
 	}
+	w.handed(l)
 	select {
 	case w.out <- msg:
 	case <-ctx.Done():
@@ -233,12 +234,22 @@ func (w *worker) note(leased []*inbox.Leased, out bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, l := range leased {
+		if answered := w.leased[l]; answered != nil {
+			answered()
+		}
 		if out {
-			w.leased[l] = struct{}{}
+			w.leased[l] = nil
 		} else {
 			delete(w.leased, l)
 		}
 	}
+}
+
+// handed has the Store wait for the answer to l until it is noted that l is leased no more.
+func (w *worker) handed(l *inbox.Leased) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.leased[l] = w.Store.Internals().AwaitAnswer()
 }
 
 func (w *worker) noted() []*inbox.Leased {

@@ -25,9 +25,7 @@ import (
 
 // leaseBodies: what becomes of a message whose holder is gone or too slow.
 var leaseBodies = []testdb.Body{
-	{Name: "a server that hangs until Timeout ends a run", Why: "an outage is no attempt", Not: map[string]string{
-		"postgres": "lib/pq waits for the answer of a server that hangs, whatever its context says",
-	}, Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+	{Name: "a server that hangs until Timeout ends a run", Why: "an outage is no attempt", Not: waitsForAnswers, Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		if b.db.Dialect == "sqlite" {
 			t.Log("there is no server")
 			return
@@ -70,29 +68,8 @@ var leaseBodies = []testdb.Body{
 		}, func() { pool.Set(faults.Plan{}) })
 	})},
 	{Name: "an outage that is longer than a lease", Why: "what the handler has meanwhile is not taken from it, and charged with nothing",
-		Run: wired(func(t *testing.T, b *bed, wire *servers.Wire, durable pubsub.Durable, events *rig.Events) {
-			durable.MaxAttempts, durable.Concurrency, durable.Lease = 1, 2, 10*time.Second
-			var runs counter
-			entered, goOn := make(chan struct{}, 2), make(chan struct{})
-			s := b.start(durable, silent(func(msg *message.Message) error {
-				runs.run(msg)
-				entered <- struct{}{}
-				<-goOn
-				return nil
-			}))
-			msg := newMessage()
-			assert.True(t, s.deliver(msg))
-			rig.Within(t, entered, "the handler has it")
-			wire.Cut()
-			rig.Eventually(b, "the database is missed", says(events, "stored messages could not be fetched"))
-			rig.Eventually(b, "the lease has lapsed", func() bool {
-				return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE due_at < ?`, time.Now().UnixMicro()) == 1
-			})
-			wire.Mend()
-			rig.Eventually(b, "the database is back", says(events, "stored messages are fetched again"))
-			close(goOn)
-			rig.Eventually(b, "it is handled, or parked", func() bool { return b.rows() == b.open(admin.Parked) })
-			assert.Equal(t, []int{1, 0}, []int{runs.of(msg), b.rows()})
+		Run: wired(func(_ *testing.T, b *bed, wire *servers.Wire, durable pubsub.Durable, events *rig.Events) {
+			b.outlastsLease(durable, events, wire.Cut, wire.Mend)
 		})},
 	{Name: "an outage while messages of an order key arrive", Why: "they wait at their source: given back, they would be overtaken",
 		Run: wired(func(t *testing.T, b *bed, wire *servers.Wire, durable pubsub.Durable, events *rig.Events) {
@@ -269,6 +246,35 @@ func (b *bed) toldAgain(durable pubsub.Durable, events *rig.Events, leave, comeB
 		rig.Eventually(b, "it is handled, or parked", func() bool { return b.rows() == b.open(admin.Parked) })
 		assert.Equal(b, []int{n + 1, 0}, []int{runs.of(msg), b.rows()})
 	}
+}
+
+// outlastsLease checks that a handler keeps its message while a database goes away for longer than a lease, and comes back.
+func (b *bed) outlastsLease(durable pubsub.Durable, events *rig.Events, leave, comeBack func()) {
+	b.Helper()
+	durable.MaxAttempts, durable.Concurrency, durable.Lease = 1, 2, 10*time.Second
+	var runs counter
+	entered, goOn := make(chan struct{}, 2), make(chan struct{})
+	s := b.start(durable, silent(func(msg *message.Message) error {
+		runs.run(msg)
+		entered <- struct{}{}
+		<-goOn
+		return nil
+	}))
+	leased := func() bool {
+		return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE due_at > ?`, time.Now().UnixMicro()) == 1
+	}
+	msg := newMessage()
+	assert.True(b, s.deliver(msg))
+	rig.Within(b, entered, "the handler has it")
+	leave()
+	rig.Eventually(b, "the lease has lapsed", func() bool { return !leased() })
+	comeBack()
+	rig.Eventually(b, "it is leased again", leased)
+	close(goOn)
+	rig.Eventually(b, "it is handled, or parked", func() bool { return b.rows() == b.open(admin.Parked) })
+	assert.Equal(b, []int{1, 0}, []int{runs.of(msg), b.rows()})
+	assert.Positive(b, events.Said("stored messages could not be fetched"))
+	rig.Eventually(b, "the database is back", says(events, "stored messages are fetched again"))
 }
 
 // noting runs a handler, and returns the messages in the order in which it had them.

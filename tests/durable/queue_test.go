@@ -23,7 +23,7 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	testdb.Conformance(t, slices.Concat(queueBodies, storeFirstBodies, leaseBodies, parkingBodies, epochBodies, formerBodies, replayBodies,
+	testdb.Conformance(t, slices.Concat(queueBodies, storeFirstBodies, leaseBodies, silentBodies, parkingBodies, epochBodies, formerBodies, replayBodies,
 		takeUpBodies, stateBodies, importBodies, stepBodies, twoFailedBodies, observerBodies, nackBodies))
 }
 
