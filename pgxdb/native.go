@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
-	"fmt"
 	"strings"
 	"sync/atomic"
 
@@ -41,7 +40,7 @@ func Tx(ctx context.Context) (pgx.Tx, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &native{ctx: ctx, tx: tx, run: ambient.From(ctx)}
+	t := &native{ctx: ctx, tx: tx, run: ambient.From(ctx), savepoints: new(atomic.Int64)}
 	if err := t.with(ctx, "BORROW", func(c *pgx.Conn) error { t.conn = c; return nil }); err != nil {
 		return nil, err
 	}
@@ -56,7 +55,8 @@ type native struct {
 	conn *pgx.Conn
 	run  *ambient.Tx // lends the connection to rows and batches
 
-	savepoints atomic.Int64
+	savepoints *atomic.Int64 // so far, of which this may be one
+	over       bool          // as a savepoint may be
 }
 
 // borrow is an argument of a statement that is not run. Instead, use is called with the connection. It reaches the
@@ -76,7 +76,10 @@ func (*borrow) Value() (driver.Value, error) { return nil, errOtherDriver }
 
 // with calls use, which runs a statement, while nobody else uses the connection.
 func (t *native) with(ctx context.Context, statement string, use func(*pgx.Conn) error) error {
-	if t.run.Lent() {
+	switch {
+	case t.over:
+		return pgx.ErrTxClosed
+	case t.run.Lent():
 		return ErrBusy
 	}
 	return t.borrow(ctx, statement, use)
@@ -91,15 +94,6 @@ func (t *native) borrow(ctx context.Context, statement string, use func(*pgx.Con
 		return u.Err
 	}
 	return err
-}
-
-// Begin sets a savepoint, to which Rollback of the transaction that it returns goes back.
-func (t *native) Begin(ctx context.Context) (pgx.Tx, error) {
-	name := fmt.Sprintf("millrace_pgx_%d", t.savepoints.Add(1))
-	if _, err := t.Exec(ctx, "SAVEPOINT "+name); err != nil {
-		return nil, err
-	}
-	return &nested{native: t, savepoint: name}, nil
 }
 
 func (t *native) Commit(context.Context) error   { return ErrOwned }
@@ -189,29 +183,12 @@ func statementsOf(b *pgx.Batch) string {
 	return strings.Join(all, "; ")
 }
 
-// nested is a transaction inside of one, made of a savepoint.
-type nested struct {
-	*native
-	savepoint string
-	over      bool
-}
-
-func (n *nested) Commit(ctx context.Context) error { return n.end(ctx, "RELEASE SAVEPOINT ") }
-
-func (n *nested) Rollback(ctx context.Context) error { return n.end(ctx, "ROLLBACK TO SAVEPOINT ") }
-
-func (n *nested) end(ctx context.Context, how string) error {
-	if n.over {
-		return pgx.ErrTxClosed
-	}
-	n.over = true
-	_, err := n.Exec(ctx, how+n.savepoint)
-	return err
-}
-
 // lend borrows the connection for a statement until the loan is over.
 func (t *native) lend(ctx context.Context, statement string) (*pgx.Conn, *loan, error) {
-	if !t.run.Lend() {
+	switch {
+	case t.over:
+		return nil, nil, pgx.ErrTxClosed
+	case !t.run.Lend():
 		return nil, nil, ErrBusy
 	}
 	lent, back, done := make(chan *pgx.Conn), make(chan struct{}), make(chan error, 1)

@@ -50,18 +50,25 @@ func (p *pipe) plan(ctx context.Context, text string) (*pgconn.StatementDescript
 	if !p.prepares {
 		return nil, nil //nolint:nilnil // documented
 	}
-	if known := p.plans[text]; known != nil {
-		return known, nil
+	known := p.plans[text]
+	var name string
+	if known != nil {
+		name = known.Name
+	} else {
+		p.number++
+		name = fmt.Sprintf("millrace_%d", p.number)
 	}
-	p.number++
-	plan, err := p.conn.Prepare(ctx, fmt.Sprintf("millrace_%d", p.number), text)
+	plan, err := p.conn.Prepare(ctx, name, text) // pgx asks the server unless it has the plan: a hook of the pool may call DeallocateAll
 	if err != nil {
 		return nil, err
+	}
+	if known == nil {
+		p.order = append(p.order, text)
 	}
 	if p.plans == nil {
 		p.plans = make(map[string]*pgconn.StatementDescription)
 	}
-	p.plans[text], p.order = plan, append(p.order, text)
+	p.plans[text] = plan
 	return plan, nil
 }
 
