@@ -30,6 +30,7 @@ type place struct {
 
 	store       *inbox.Store // to read with; nil if the scenario does not use Millrace
 	countOutbox string
+	tables      []string // of Millrace
 
 	kept          *keptTables // a copy of what Prepare made, on a server
 	dialect       string      // that of the database
@@ -66,6 +67,10 @@ func (p *place) look(ctx context.Context) error {
 		return err
 	}
 	p.countOutbox = d.Outbox.CountBacklog
+	p.tables = nil
+	for _, t := range d.Tables() {
+		p.tables = append(p.tables, t.Name)
+	}
 	p.dialect = d.Name
 	p.abortsOnError = d.Name == dialect.PostgresName
 	p.survivesInterrupts = d.Name == dialect.SQLiteName
