@@ -77,6 +77,9 @@ func OldVersion(t testing.TB, s Scenario) {
 // predecessor has not come yet.
 func FutureVersion(t testing.TB, s Scenario) {
 	t.Helper()
+	if len(s.Inputs) < 2 {
+		t.Errorf("inboxtest: nothing to try: Inputs has fewer than two messages: add one, or leave this check out")
+	}
 	for n := 1; n < len(s.Inputs); n++ {
 		playInputs(t, s, func(inputs []Input) []Input {
 			swapped := slices.Clone(inputs)
@@ -149,37 +152,26 @@ func Collision(t testing.TB, s Scenario) {
 // ConcurrentCopies gives each message to another process too, at each point of its handling.
 func ConcurrentCopies(t testing.TB, s Scenario) {
 	t.Helper()
-	playFaults(t, s, func(at reached, what string) bool { return what == copyAt })
+	playFaults(t, s, noCalls, func(at reached, what string) bool { return what == copyAt })
 }
 
 // Rebalance gives each message to another process, at each point of its handling, and closes
 // the process that is handling it.
 func Rebalance(t testing.TB, s Scenario) {
 	t.Helper()
-	stage := newStage(t, s)
-	right := stage.rehearse()
-	if right == nil {
-		return
-	}
-	var plans []plan
-	for _, at := range right.points {
-		if slices.Contains(at.faults(), copyAt) {
-			plans = append(plans, plan{faults: schedule{{what: copyAt, at: at.point}, {what: closeAt, call: 1}}})
-		}
-	}
-	stage.playAll(right, plans)
+	playFaults(t, s, noCalls, func(at reached, what string) bool { return what == copyAt }, fault{what: closeAt, call: 1})
 }
 
 // CrashBeforeCommit kills the process before each commit.
 func CrashBeforeCommit(t testing.TB, s Scenario) {
 	t.Helper()
-	playFaults(t, s, func(at reached, what string) bool { return at.kind == commit && what == crashBefore })
+	playFaults(t, s, noCommit, func(at reached, what string) bool { return at.kind == commit && what == crashBefore })
 }
 
 // CrashAfterCommit kills the process after each commit, and loses the answer to each commit.
 func CrashAfterCommit(t testing.TB, s Scenario) {
 	t.Helper()
-	playFaults(t, s, func(at reached, what string) bool {
+	playFaults(t, s, noCommit, func(at reached, what string) bool {
 		return at.kind == commit && (what == crashAfter || what == loseAfter)
 	})
 }
@@ -188,21 +180,21 @@ func CrashAfterCommit(t testing.TB, s Scenario) {
 // with a deadline of its own. SQLite then rolls back the whole transaction.
 func InterruptedStatement(t testing.TB, s Scenario) {
 	t.Helper()
-	playFaults(t, s, func(_ reached, what string) bool { return what == interrupt })
+	playFaults(t, s, noStatement, func(_ reached, what string) bool { return what == interrupt })
 }
 
 // Panics makes the handler panic, at its beginning and at its end, and each callback that calls
 // [Process.Callback].
 func Panics(t testing.TB, s Scenario) {
 	t.Helper()
-	playFaults(t, s, func(_ reached, what string) bool { return what == panicBefore || what == panicAfter })
+	playFaults(t, s, noHandler, func(_ reached, what string) bool { return what == panicBefore || what == panicAfter })
 }
 
 // SideEffectThenCrash kills the process after each message that it published and each call
 // of [Process.External].
 func SideEffectThenCrash(t testing.TB, s Scenario) {
 	t.Helper()
-	playFaults(t, s, func(at reached, what string) bool {
+	playFaults(t, s, noEffect, func(at reached, what string) bool {
 		return (at.kind == publish || at.kind == external) && what == crashAfter
 	})
 }
@@ -211,13 +203,25 @@ func SideEffectThenCrash(t testing.TB, s Scenario) {
 // claims and locks that the process held must not keep the message from being handled.
 func StaleClaim(t testing.TB, s Scenario) {
 	t.Helper()
-	playFaults(t, s, func(at reached, what string) bool {
+	playFaults(t, s, noAnswer, func(at reached, what string) bool {
 		return at.owner != atWork && (what == crashBefore || what == crashAfter)
 	})
 }
 
-// playFaults plays those faults of Exhaust that are wanted.
-func playFaults(t testing.TB, s Scenario, wanted func(at reached, what string) bool) {
+// What a check says that finds no call to disturb.
+const (
+	noCalls     = "the service makes no call for a message: have it use the DB and the Publisher of its Process, and Process.External, with the context of the message"
+	noCommit    = "the service commits no transaction for a message: have it write in one, with the context of the message, or try StaleClaim instead"
+	noStatement = "the service runs no statement in a transaction for a message: have it write in one, with the context of the message, or leave this check out"
+	noHandler   = "no handler runs: have the service handle what is in Inputs"
+	noEffect    = "the service publishes nothing, and makes no call by Process.External: make its calls to the outside there, or leave this check out"
+	noAnswer    = "the service answers no message"
+)
+
+// playFaults plays those faults of Exhaust that are wanted, each followed by others. If no call of the service allows them, t fails
+// and says what is missing. Statements of background work do not count; those of a message that a queue delivers do, though the
+// queue may rule the fault out.
+func playFaults(t testing.TB, s Scenario, missing string, wanted func(at reached, what string) bool, others ...fault) {
 	t.Helper()
 	stage := newStage(t, s)
 	right := stage.rehearse()
@@ -225,12 +229,20 @@ func playFaults(t testing.TB, s Scenario, wanted func(at reached, what string) b
 		return
 	}
 	var plans []plan
+	some := false
 	for _, at := range right.points {
-		for _, what := range at.faults() {
-			if wanted(at, what) {
-				plans = append(plans, plan{faults: schedule{{what: what, at: at.point}}})
+		for _, what := range faultsOf[at.kind] {
+			if !wanted(at, what) {
+				continue
+			}
+			some = some || at.owner != atWork || at.kind == publish || at.kind == external
+			if slices.Contains(at.faults(), what) {
+				plans = append(plans, plan{faults: append(schedule{{what: what, at: at.point}}, others...)})
 			}
 		}
+	}
+	if !some {
+		t.Errorf("inboxtest: nothing to try: %s", missing)
 	}
 	stage.playAll(right, plans)
 }

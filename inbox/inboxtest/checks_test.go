@@ -130,6 +130,33 @@ func TestAWrongHandlerFailsEachCheck(t *testing.T) {
 	}
 }
 
+// A check that finds nothing to try proves nothing, and says so.
+func TestACheckThatTriesNothing(t *testing.T) {
+	silent := plain(func(*inboxtest.Process, *message.Message) error { return nil })
+	adds := plain(func(p *inboxtest.Process, msg *message.Message) error { return add(msg, p.DB) })
+	for name, c := range map[string]struct {
+		wire func(*inboxtest.Process, *inbox.Store) error
+		want string
+	}{
+		"FutureVersion":        {adds, "Inputs has fewer than two messages"},
+		"ConcurrentCopies":     {silent, "the service makes no call for a message"},
+		"Rebalance":            {silent, "the service makes no call for a message"},
+		"CrashBeforeCommit":    {adds, "the service commits no transaction"},
+		"CrashAfterCommit":     {adds, "the service commits no transaction"},
+		"InterruptedStatement": {adds, "the service runs no statement in a transaction"},
+		"SideEffectThenCrash":  {adds, "the service publishes nothing, and makes no call by Process.External"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			heard := &heard{TB: t}
+			s := accounts(c.wire)
+			s.Inputs, s.Want = s.Inputs[:1], nil
+			checks[name](heard, s)
+			assert.Contains(t, heard.String(), "nothing to try: "+c.want)
+		})
+	}
+}
+
 // inTxOf adds a payment in a transaction that knows nothing of messages.
 func inTxOf(p *inboxtest.Process, msg *message.Message) error {
 	tx, err := p.DB.BeginTxx(context.WithoutCancel(msg.Context()), nil)

@@ -18,7 +18,7 @@ import (
 // with the timelines of the first three.
 func Exhaust(t testing.TB, s Scenario) {
 	t.Helper()
-	playFaults(t, s, func(reached, string) bool { return true })
+	playFaults(t, s, noAnswer, func(reached, string) bool { return true })
 }
 
 // Faults plays the scenario once undisturbed and returns the faults that Exhaust would play, in the
