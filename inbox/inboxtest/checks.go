@@ -28,7 +28,7 @@ func ReplaySameID(t testing.TB, s Scenario) {
 // ExpiredRetention delivers all messages again after the inbox has handled and forgotten them, as
 // after its retention. The inbox recognizes and parks a message that is too old only if the message
 // carries its time; it handles others again. So give the messages a time of yesterday, for
-// instance in ce_time.
+// instance in ce_time. A consumer with inbox.Forever forgets none.
 func ExpiredRetention(t testing.TB, s Scenario) {
 	t.Helper()
 	stage := newStage(t, s)
@@ -38,7 +38,7 @@ func ExpiredRetention(t testing.TB, s Scenario) {
 	}
 	late := plan{encore: &encore{
 		title: "copies after the retention", note: "the retention is over, and all messages are delivered again",
-		inputs: stage.scenario.Inputs, before: (*place).forget,
+		inputs: stage.scenario.Inputs, before: (*place).expire,
 	}}
 	pl, o, err := stage.play(late)
 	if err == nil {

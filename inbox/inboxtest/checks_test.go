@@ -223,6 +223,15 @@ func TestACollisionThatIsRefused(t *testing.T) {
 	}
 }
 
+// A consumer that never forgets has no retention that could expire.
+func TestExpiredRetentionOfAConsumerThatKeepsAll(t *testing.T) {
+	inboxtest.ExpiredRetention(t, accounts(func(p *inboxtest.Process, store *inbox.Store) error {
+		p.Router.AddMiddleware(millrace.Inbox{Store: store, Timeout: timeout, Options: inbox.Options{Retention: inbox.Forever}}.Middleware)
+		p.Router.AddConsumerHandler("book", "payments", p.Subscriber, addInTx)
+		return nil
+	}))
+}
+
 // inTxOf adds a payment in a transaction that knows nothing of messages.
 func inTxOf(p *inboxtest.Process, msg *message.Message) error {
 	tx, err := p.DB.BeginTxx(context.WithoutCancel(msg.Context()), nil)
