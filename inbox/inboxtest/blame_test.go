@@ -72,6 +72,42 @@ func TestATableOutside(t *testing.T) {
 	}
 }
 
+// A statement that only looks like one of Millrace's is the handler's: the prefix of Millrace's tables begins other names too.
+func TestAWriteOutsideBesideThePrefix(t *testing.T) {
+	db := testdb.On(t, "postgres", testdb.Empty())
+	for found, wire := range map[string]func(*inboxtest.Process, *inbox.Store) error{
+		"UPDATE accounts": beside(`UPDATE accounts SET balance = balance + 1`),
+		"INSERT INTO accclaims_paid": handled(func(p *inboxtest.Process, msg *message.Message) error {
+			tx, err := p.DB.BeginTxx(msg.Context(), nil)
+			if err != nil {
+				return err
+			}
+			_, err = tx.ExecContext(msg.Context(), `INSERT INTO accclaims_paid (id) VALUES (1) ON CONFLICT DO NOTHING`)
+			return errors.Join(err, tx.Commit())
+		}),
+	} {
+		heard := &heard{TB: t}
+		s := withReplay(wire, inbox.Config{TablePrefix: "acc"})
+		s.TablePrefix, s.Want = "acc", nil
+		s.Prepare = func(ctx context.Context, db *sqlx.DB) error {
+			store, err := inbox.NewStore(db, inbox.Config{TablePrefix: "acc"})
+			if err != nil {
+				return err
+			}
+			if err := store.Migrate(ctx); err != nil {
+				return err
+			}
+			_, err = db.ExecContext(ctx, `CREATE TABLE accounts (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL);
+				INSERT INTO accounts (id, balance) VALUES (1, 0);
+				CREATE TABLE accclaims_paid (id INTEGER PRIMARY KEY)`)
+			return err
+		}
+		s.Databases = []inboxtest.Database{{Driver: db.Driver, DSN: db.DSN}}
+		inboxtest.Replay(heard, s, "crash before m1 COMMIT")
+		assert.Contains(t, heard.String(), "written outside of the inbox's transaction: "+found)
+	}
+}
+
 // inTurn makes both messages versions of one aggregate.
 func inTurn(msg *message.Message) ([]inbox.Version, error) {
 	return []inbox.Version{{Aggregate: "account", Number: map[string]int64{"one": 1, "two": 2}[msg.UUID]}}, nil

@@ -30,6 +30,7 @@ type broker struct {
 	queues    map[queueName]*queue
 	inFlight  int
 	published []published
+	givenUp   *message.Message // see play.refusable
 }
 
 type queueName struct{ topic, group string }
@@ -169,18 +170,29 @@ func (b *broker) release(p *Process, q *queue, l *letter) (had bool) {
 
 // refused queues a message for redelivery: as the next one, or, if that did not help, behind the others.
 func (b *broker) refused(p *Process, n queueName, l *letter) {
+	most := b.most()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	q := b.queues[n]
 	if !b.release(p, q, l) {
 		return
 	}
-	if l.tries%atOnce != 0 {
+	switch {
+	case l.msg == b.play.refusable && l.tries >= most:
+		b.givenUp = l.msg
+	case l.tries%atOnce != 0:
 		q.waiting = slices.Insert(q.waiting, 0, l)
-	} else {
+	default:
 		q.waiting = append(q.waiting, l)
 	}
 	b.change()
+}
+
+// gaveUp reports whether msg was refused so often that it is no longer delivered.
+func (b *broker) gaveUp(msg *message.Message) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return msg != nil && b.givenUp == msg
 }
 
 // hear waits until the broker has received the acks that p has already given.
@@ -267,12 +279,17 @@ func (b *broker) subscribed(topic string) bool {
 	return false
 }
 
+// most is how often a message is delivered at most.
+func (b *broker) most() int {
+	if b.play.hasFindings() {
+		return known
+	}
+	return attempts
+}
+
 // hopeless describes a message that was refused too often, or returns "".
 func (b *broker) hopeless() string {
-	most := attempts
-	if b.play.hasFindings() {
-		most = known
-	}
+	most := b.most()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, q := range b.queues {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/inboxtest"
+	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -128,6 +129,107 @@ func TestAWrongHandlerFailsEachCheck(t *testing.T) {
 			assert.NotEmpty(t, heard.String(), "nothing was found")
 		})
 	}
+}
+
+// A check that finds nothing to try proves nothing, and says so.
+func TestACheckThatTriesNothing(t *testing.T) {
+	silent := plain(func(*inboxtest.Process, *message.Message) error { return nil })
+	adds := plain(func(p *inboxtest.Process, msg *message.Message) error { return add(msg, p.DB) })
+	for name, c := range map[string]struct {
+		wire func(*inboxtest.Process, *inbox.Store) error
+		want string
+	}{
+		"FutureVersion":        {adds, "Inputs has fewer than two messages"},
+		"ConcurrentCopies":     {silent, "the service makes no call for a message"},
+		"Rebalance":            {silent, "the service makes no call for a message"},
+		"CrashBeforeCommit":    {adds, "the service commits no transaction"},
+		"CrashAfterCommit":     {adds, "the service commits no transaction"},
+		"InterruptedStatement": {adds, "the service runs no statement in a transaction"},
+		"SideEffectThenCrash":  {adds, "the service publishes nothing, and makes no call by Process.External"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			heard := &heard{TB: t}
+			s := accounts(c.wire)
+			s.Inputs, s.Want = s.Inputs[:1], nil
+			checks[name](heard, s)
+			assert.Contains(t, heard.String(), "nothing to try: "+c.want)
+		})
+	}
+}
+
+// A copy with another payload that is refused at each delivery is right if it leaves nothing behind.
+func TestACollisionThatIsRefused(t *testing.T) {
+	once := func(msg *message.Message, db sqlx.ExecerContext) error {
+		_, err := db.ExecContext(msg.Context(), `INSERT INTO once (uuid, amount) VALUES ('`+msg.UUID+`', 0)`)
+		return err
+	}
+	behindInbox := func(handler func(p *inboxtest.Process, msg *message.Message) error) func(*inboxtest.Process, *inbox.Store) error {
+		return func(p *inboxtest.Process, store *inbox.Store) error {
+			p.Router.AddMiddleware(millrace.Inbox{
+				Store: store, Key: inbox.ByPayload(), Timeout: timeout, Options: inbox.Options{RecordFailures: true},
+			}.Middleware)
+			p.Router.AddConsumerHandler("book", "payments", p.Subscriber, func(msg *message.Message) error { return handler(p, msg) })
+			return nil
+		}
+	}
+	onceInTx := func(msg *message.Message) error {
+		tx, err := inbox.Tx(msg.Context())
+		if err != nil {
+			return err
+		}
+		return once(msg, tx)
+	}
+	for name, c := range map[string]struct {
+		wire func(*inboxtest.Process, *inbox.Store) error
+		want string
+	}{
+		"without effects": {wire: plain(func(p *inboxtest.Process, msg *message.Message) error {
+			if err := once(msg, p.DB); err != nil {
+				return err
+			}
+			return add(msg, p.DB)
+		})},
+		"without effects, and recorded as failed": {wire: behindInbox(func(_ *inboxtest.Process, msg *message.Message) error {
+			return errors.Join(addInTx(msg), onceInTx(msg))
+		})},
+		"with an effect before": {
+			wire: plain(func(p *inboxtest.Process, msg *message.Message) error {
+				return errors.Join(add(msg, p.DB), once(msg, p.DB))
+			}),
+			want: "with another payload: I1, I2: the ledger is",
+		},
+		"with a write outside of the transaction": {
+			wire: behindInbox(func(p *inboxtest.Process, msg *message.Message) error {
+				err := onceInTx(msg)
+				if err == nil {
+					return addInTx(msg)
+				}
+				_, noted := p.DB.ExecContext(msg.Context(), `INSERT INTO bookings (uuid, amount) VALUES ('refused', 0)`)
+				return errors.Join(err, noted)
+			}),
+			want: "written outside of the inbox's transaction: INSERT INTO bookings",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			heard := &heard{TB: t}
+			inboxtest.Collision(heard, ledger(accounts(c.wire)))
+			if c.want == "" {
+				assert.Empty(t, heard.String())
+			}
+			assert.Contains(t, heard.String(), c.want)
+		})
+	}
+}
+
+// A consumer that never forgets has no retention that could expire.
+func TestExpiredRetentionOfAConsumerThatKeepsAll(t *testing.T) {
+	inboxtest.ExpiredRetention(t, accounts(func(p *inboxtest.Process, store *inbox.Store) error {
+		p.Router.AddMiddleware(millrace.Inbox{Store: store, Timeout: timeout, Options: inbox.Options{Retention: inbox.Forever}}.Middleware)
+		p.Router.AddConsumerHandler("book", "payments", p.Subscriber, addInTx)
+		return nil
+	}))
 }
 
 // inTxOf adds a payment in a transaction that knows nothing of messages.

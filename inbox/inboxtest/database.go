@@ -10,7 +10,8 @@ import (
 // PostgreSQL all types. Functions, sequences and views may stay; Prepare must cope with them. To
 // protect other databases, the server's name for the database or its current schema, or the name
 // of the SQLite file, must contain the word test, as in shop_test or test.db. Otherwise the test
-// fails, and nothing is dropped.
+// fails, and nothing is dropped. Where it can, a play restores the rows instead of calling Prepare
+// again: not with triggers, rules or partitions.
 type Database struct {
 	Driver string // the name for sql.Open
 	DSN    string

@@ -34,8 +34,8 @@
 // pubsub.Durable begins from its table. The points of background work are called work: each gets few faults, twice.
 //
 // [Random] plays several faults in a row, [Pairs] all pairs of faults. [Duplicate],
-// [CrashAfterCommit] and the others test one property each. [ReplayMode] tests that a replay of
-// handled messages does nothing twice.
+// [CrashAfterCommit] and the others test one property each, and fail if the service makes no call at
+// which it could break. [ReplayMode] tests that a replay of handled messages does nothing twice.
 //
 // # Wiring mistakes
 //

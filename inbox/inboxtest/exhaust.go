@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 )
 
 // Exhaust plays the scenario once undisturbed, and then once for each point of that play and each
@@ -18,7 +20,7 @@ import (
 // with the timelines of the first three.
 func Exhaust(t testing.TB, s Scenario) {
 	t.Helper()
-	playFaults(t, s, func(reached, string) bool { return true })
+	playFaults(t, s, noAnswer, func(reached, string) bool { return true })
 }
 
 // Faults plays the scenario once undisturbed and returns the faults that Exhaust would play, in the
@@ -197,6 +199,8 @@ type plan struct {
 	faults schedule
 	inputs []Input // instead of the scenario's
 	encore *encore
+
+	refusable *message.Message // one of the inputs, which the service may refuse at each delivery
 }
 
 // encore is a second round of deliveries, after everything else is done.
@@ -234,7 +238,7 @@ func (st *stage) play(p plan) (*play, *outcome, error) {
 		return nil, nil, err
 	}
 	defer leave()
-	pl := &play{place: at, scenario: st.scenario, schedule: p.faults, inputs: p.inputs, encore: p.encore}
+	pl := &play{place: at, scenario: st.scenario, schedule: p.faults, inputs: p.inputs, encore: p.encore, refusable: p.refusable}
 	if p.inputs == nil {
 		pl.inputs = st.scenario.Inputs
 	}

@@ -143,10 +143,14 @@ func (pl *play) pending() string {
 	return ""
 }
 
-// leftBehind reports whether only an operator closes m: it failed in an epoch before, and no queue takes it over.
+// leftBehind reports whether only an operator closes m: the broker has given it up, or it failed in an epoch before and no queue
+// takes it over.
 func (pl *play) leftBehind(ctx context.Context, m admin.Message) (left bool, err error) {
 	if m.Status != admin.FailedRetryable {
 		return false, nil
+	}
+	if pl.broker.gaveUp(pl.refusable) && m.UUID == pl.refusable.UUID {
+		return true, nil
 	}
 	all, err := pl.store.Internals().Rows().Consumers(ctx, m.Consumer, nil)
 	for _, c := range all {

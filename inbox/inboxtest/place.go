@@ -30,6 +30,7 @@ type place struct {
 
 	store       *inbox.Store // to read with; nil if the scenario does not use Millrace
 	countOutbox string
+	tables      []string // of Millrace
 
 	kept          *keptTables // a copy of what Prepare made, on a server
 	dialect       string      // that of the database
@@ -66,6 +67,10 @@ func (p *place) look(ctx context.Context) error {
 		return err
 	}
 	p.countOutbox = d.Outbox.CountBacklog
+	p.tables = nil
+	for _, t := range d.Tables() {
+		p.tables = append(p.tables, t.Name)
+	}
 	p.dialect = d.Name
 	p.abortsOnError = d.Name == dialect.PostgresName
 	p.survivesInterrupts = d.Name == dialect.SQLiteName
@@ -184,8 +189,12 @@ func (p *place) renew(ctx context.Context) error {
 	return err
 }
 
-// forget makes every inbox forget its handled messages, as its janitor does after the retention.
-func (p *place) forget() error {
+// expire makes every inbox forget its handled messages, as its janitor does after the retention. That of inbox.Forever is stored
+// as 0.
+func (p *place) expire() error { return p.forget(` WHERE retention > 0`) }
+
+// forget makes the inboxes that the condition selects forget their handled messages.
+func (p *place) forget(which string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	consumers := p.scenario.TablePrefix + "consumers"
@@ -193,7 +202,7 @@ func (p *place) forget() error {
 	if err := p.plain.SelectContext(ctx, &namespaces, `SELECT DISTINCT namespace FROM `+consumers); err != nil {
 		return fmt.Errorf("read the consumers: %w", err)
 	}
-	if _, err := p.plain.ExecContext(ctx, `UPDATE `+consumers+` SET retention = 1`); err != nil {
+	if _, err := p.plain.ExecContext(ctx, `UPDATE `+consumers+` SET retention = 1`+which); err != nil {
 		return fmt.Errorf("end the retention: %w", err)
 	}
 	time.Sleep(aMoment) // Purge keeps claims of the last microsecond

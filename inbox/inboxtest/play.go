@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 )
 
 // play is one run of a scenario, with the faults of a schedule.
@@ -24,6 +26,8 @@ type play struct {
 	begun    atomic.Int64   // calls with an effect that others see …
 	done     atomic.Int64   // … and those of them that have ended
 	asked    asked
+
+	refusable *message.Message // the broker gives it up after too many refusals
 
 	mu        sync.Mutex
 	processes []*Process

@@ -103,7 +103,7 @@ func (p *place) beginAnew() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if p.store != nil {
-		if err := p.forget(); err != nil {
+		if err := p.forget(""); err != nil {
 			return err
 		}
 		prefix := p.scenario.TablePrefix

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -80,11 +81,11 @@ func typeOf(c *sql.ColumnType) []any {
 	return []any{c.Name(), c.DatabaseTypeName(), c.ScanType().String(), nullable, knowsNullable, length, knowsLength, precision, scale, knowsScale}
 }
 
-// hasOne plays s on a server, where a table must have one row at the end.
+// hasOne plays s on a database, where a table must have one row at the end.
 func hasOne(t *testing.T, s *inboxtest.Scenario, dialect, table string) {
 	t.Helper()
 	db := testdb.On(t, dialect, testdb.Empty())
-	s.Databases = []inboxtest.Database{{Driver: db.Driver, DSN: db.DSN}}
+	s.Databases = []inboxtest.Database{{Driver: db.Driver, DSN: db.DSN, DropAll: dialect == "sqlite"}}
 	s.Ledger = func(ctx context.Context, db *sqlx.DB) (any, error) {
 		var rows int
 		return rows, db.GetContext(ctx, &rows, `SELECT COUNT(*) FROM `+table)
@@ -112,6 +113,53 @@ func TestRowsBehindAForeignKey(t *testing.T) {
 			}
 			hasOne(t, &s, dialect, "account_rules")
 			inboxtest.CrashAfterCommit(t, s)
+		})
+	}
+}
+
+// What Prepare has stored is there once in each play, also where storing a row stores another one.
+func TestRowsThatMakeOthers(t *testing.T) {
+	for name, c := range map[string]struct {
+		dialect string
+		ddl     []string
+	}{
+		"a trigger of PostgreSQL": {"postgres", []string{
+			`CREATE TABLE counted (id INTEGER)`,
+			`CREATE OR REPLACE FUNCTION count_rule() RETURNS TRIGGER LANGUAGE plpgsql AS 'BEGIN INSERT INTO counted (id) VALUES (NEW.id); RETURN NEW; END'`,
+			`CREATE TRIGGER count_rule AFTER INSERT ON rules FOR EACH ROW EXECUTE FUNCTION count_rule()`,
+		}},
+		"a rule of PostgreSQL": {"postgres", []string{
+			`CREATE TABLE counted (id INTEGER)`,
+			`CREATE RULE count_rule AS ON INSERT TO rules DO ALSO INSERT INTO counted (id) VALUES (NEW.id)`,
+		}},
+		"a trigger of MySQL": {"mysql", []string{
+			`CREATE TABLE counted (id INTEGER)`,
+			`CREATE TRIGGER count_rule AFTER INSERT ON rules FOR EACH ROW INSERT INTO counted (id) VALUES (NEW.id)`,
+		}},
+		"a trigger of SQLite": {"sqlite", []string{
+			`CREATE TABLE counted (id INTEGER)`,
+			`CREATE TRIGGER count_rule AFTER INSERT ON rules BEGIN INSERT INTO counted (id) VALUES (NEW.id); END`,
+		}},
+		"a partition": {"postgres", []string{
+			`CREATE TABLE counted (id INTEGER) PARTITION BY LIST (id)`,
+			`CREATE TABLE counted_1 PARTITION OF counted FOR VALUES IN (1)`,
+			`INSERT INTO counted (id) VALUES (1)`,
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := accounts(right)
+			prepare := s.Prepare
+			s.Prepare = func(ctx context.Context, db *sqlx.DB) error {
+				err := prepare(ctx, db)
+				for _, statement := range slices.Concat([]string{`CREATE TABLE rules (id INTEGER)`}, c.ddl, []string{`INSERT INTO rules (id) VALUES (1)`}) {
+					if err == nil {
+						_, err = db.ExecContext(ctx, statement)
+					}
+				}
+				return err
+			}
+			hasOne(t, &s, c.dialect, "counted")
+			inboxtest.Duplicate(t, s)
 		})
 	}
 }

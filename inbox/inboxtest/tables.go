@@ -95,6 +95,28 @@ func dropTables(ctx context.Context, d *dialect.Dialect, db *sqlx.DB) error {
 	return nil
 }
 
+// countTriggers counts what would store a restored row once more, or another one with it: triggers and, on PostgreSQL, rules and
+// child tables such as partitions.
+var countTriggers = map[string]string{
+	dialect.PostgresName: `
+		WITH own AS (
+			SELECT oid
+			FROM pg_class
+			WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+		)
+		SELECT (SELECT COUNT(*) FROM pg_trigger JOIN own ON own.oid = tgrelid WHERE NOT tgisinternal)
+			+ (SELECT COUNT(*) FROM pg_rules WHERE schemaname = current_schema())
+			+ (SELECT COUNT(*) FROM pg_inherits JOIN own ON own.oid = inhparent)`,
+	dialect.MySQLName: `
+		SELECT COUNT(*)
+		FROM information_schema.TRIGGERS
+		WHERE EVENT_OBJECT_SCHEMA = DATABASE()`,
+	dialect.SQLiteName: `
+		SELECT COUNT(*)
+		FROM sqlite_master
+		WHERE type = 'trigger'`,
+}
+
 // keptTables is a copy of the rows of a database.
 type keptTables struct {
 	dialect *dialect.Dialect
@@ -102,8 +124,16 @@ type keptTables struct {
 	rows    map[string]string // the copy of each table that was not empty
 }
 
-// keepTables copies the rows of the tables that a connection of db finds without naming a schema.
+// keepTables copies the rows of the tables that a connection of db finds without naming a schema. It returns nil if
+// restoring them would make others.
 func keepTables(ctx context.Context, d *dialect.Dialect, db *sqlx.DB) (*keptTables, error) {
+	var triggers int
+	if err := db.GetContext(ctx, &triggers, countTriggers[d.Name]); err != nil {
+		return nil, fmt.Errorf("look for triggers: %w", err)
+	}
+	if triggers > 0 {
+		return nil, nil
+	}
 	own, _, err := listTables(ctx, d, db)
 	if err != nil {
 		return nil, err

@@ -72,7 +72,6 @@ func (w *wiring) statement(c *conn, ctx context.Context, query string, said *tex
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	own := w.claims[c]
-	prefix := w.process.play.scenario.TablePrefix
 	byMillrace := isMillraces(stack)
 	if byMillrace && w.process.play.store == nil {
 		w.found(finding{
@@ -80,7 +79,7 @@ func (w *wiring) statement(c *conn, ctx context.Context, query string, said *tex
 			cure: "The kit does not see what is stored in them: call Migrate in Prepare, and set Scenario.TablePrefix as in inbox.Config; a Config.Schema must be the search_path of the DSN.",
 		})
 	}
-	millraces := byMillrace || strings.Contains(query, prefix)
+	millraces := byMillrace || said.of(w.process.play.tables)
 	switch {
 	case query == "COMMIT" && own != nil:
 		if own.failed != nil {
@@ -92,7 +91,7 @@ func (w *wiring) statement(c *conn, ctx context.Context, query string, said *tex
 		delete(w.claims, c)
 	case query == "ROLLBACK":
 		delete(w.claims, c)
-	case c.tx != nil && own == nil && strings.Contains(query, prefix+"claims") && said.writes:
+	case c.tx != nil && own == nil && byMillrace && said.writes && strings.Contains(query, w.process.play.scenario.TablePrefix+"claims"):
 		if w.claims == nil {
 			w.claims = map[*conn]*claimed{}
 		}
