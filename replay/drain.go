@@ -136,14 +136,15 @@ func (p *Replayer) Drain(ctx context.Context, d Dead) (Status, error) {
 // validate returns what is wrong with d and not with its request.
 func (d *Dead) validate() error {
 	var problems []error
+	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	if d.From == nil || d.Topic == "" {
-		problems = append(problems, errors.New("a Dead needs From and Topic, to read the dead letters from"))
+		problem("a Dead needs From and Topic, to read the dead letters from")
 	}
 	if d.Limit < 0 {
-		problems = append(problems, fmt.Errorf("Limit %d is negative", d.Limit))
+		problem("Limit %d is negative", d.Limit)
 	}
 	if d.Idle < 0 {
-		problems = append(problems, fmt.Errorf("Idle %v is negative", d.Idle))
+		problem("Idle %v is negative", d.Idle)
 	}
 	return errors.Join(problems...)
 }

@@ -162,6 +162,7 @@ func (s statement) run(ctx context.Context, tx *owned.Tx) error {
 	if err != nil {
 		return err
 	}
+	defer prepared.Close() //nolint:errcheck // it ends with the connection, if not here
 	_, err = prepared.ExecContext(ctx, s.args...)
-	return errors.Join(err, prepared.Close())
+	return err
 }

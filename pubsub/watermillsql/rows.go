@@ -106,7 +106,7 @@ func (t table) refuses(payload []byte) string {
 	switch {
 	case t.payload.length > 0 && size > t.payload.length:
 		return fmt.Sprintf("does not fit into the column payload, which has type %s and room for %d", t.payload.kind, t.payload.length)
-	case t.json && !(json.Valid(payload) && utf8.Valid(payload)):
+	case t.json && (!json.Valid(payload) || !utf8.Valid(payload)):
 		return "is not JSON, as the column payload wants it"
 	}
 	return ""
