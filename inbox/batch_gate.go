@@ -326,7 +326,7 @@ func (r *batchRun) advanceAggregates(runs []*run) error {
 	var args []any
 	for _, one := range runs {
 		for _, m := range one.members {
-			m.claim.advances = []advance{{versioned: m.version, heldTo: math.MinInt64, from: one.row.Version}}
+			m.claim.advances = []advance{{versioned: m.version, heldTo: math.MinInt64, from: one.row.Version, jumps: r.latest()}}
 		}
 		to, held := one.row, int64(0)
 		if n := len(one.members); n > 0 {

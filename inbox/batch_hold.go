@@ -75,7 +75,7 @@ func (r *batchRun) release(ctx context.Context, tx *sqlx.Tx) error {
 		for _, a := range m.claim.advances {
 			if a.heldTo >= a.Number {
 				by[string(a.id)] = m.claim
-				args = append(args, []any{m.claim.id32, a.id, following(a.Number)})
+				args = append(args, []any{m.claim.id32, a.id, a.releases()})
 			}
 		}
 	}

@@ -53,7 +53,7 @@ func (c *claimConsumer) formerIsOver(row stored.Consumer) {
 		return
 	}
 	c.formerOver.Do(func() {
-		c.store.log.Info("inbox: the claims under FormerKey have expired: remove FormerKey when no message is open that was stored while the last release ran",
+		c.store.log.Info("inbox: FormerKey may be over: remove it Retention after the last process of the last release ended, and when no message is open that was stored while that release ran",
 			watermill.LogFields{"consumer": c.config.Name, "epoch": c.config.Epoch})
 	})
 }

@@ -154,6 +154,7 @@ type advance struct {
 	versioned
 	heldTo int64 // no version above it was ever held
 	from   int64 // the version before the run
+	jumps  bool  // what is held may follow whatever its version
 }
 
 // decide decides about a message with these versions. If another delivery of this process works on
@@ -353,7 +354,7 @@ func (cl *claim) judgeVersions(g *gate, versions []versioned, rows []stored.Aggr
 func (cl *claim) admit(g *gate, versions []versioned, rows []stored.Aggregate) error {
 	atOnce := cl.atOnce(g, versions)
 	for i, v := range versions {
-		a := advance{v, rows[i].HeldTo, v.Number - 1}
+		a := advance{v, rows[i].HeldTo, v.Number - 1, g.config.OnGap == GapLatest}
 		if !atOnce {
 			a.from = rows[i].Version
 			if _, err := cl.lockOne(g, v, true); err != nil {

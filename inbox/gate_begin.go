@@ -175,5 +175,5 @@ func (s *Store) beginWithHeld(ctx context.Context, tx *sqlx.Tx, consumer int32, 
 	if _, err := tx.ExecContext(ctx, gate.RaiseHeld, last, consumer, v.id); err != nil {
 		return 0, err
 	}
-	return s.releaseHeld(ctx, tx, consumer, versioned{Version{v.Aggregate, first - 1}, v.id})
+	return s.releaseHeld(ctx, tx, consumer, versioned{Version{v.Aggregate, first - 1}, v.id}, first)
 }

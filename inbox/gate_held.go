@@ -136,10 +136,10 @@ func (cl *claim) store() error {
 func (cl *claim) release(ctx context.Context, tx *sqlx.Tx) error {
 	s := cl.consumer.store
 	for _, a := range cl.advances {
-		if a.heldTo <= a.from {
+		if !cl.mayRelease(a) {
 			continue
 		}
-		n, err := s.releaseHeld(ctx, tx, cl.id32, a.versioned)
+		n, err := s.releaseHeld(ctx, tx, cl.id32, a.versioned, a.releases())
 		if err != nil {
 			return fmt.Errorf("release the messages that wait for %s: %w", a.Version, err)
 		}
@@ -148,10 +148,28 @@ func (cl *claim) release(ctx context.Context, tx *sqlx.Tx) error {
 	return nil
 }
 
-// releaseHeld makes due the messages that wait for v or an older version.
-func (s *Store) releaseHeld(ctx context.Context, tx *sqlx.Tx, consumer int32, v versioned) (int64, error) {
+// mayRelease reports whether messages may be held for a. A version that jumped does not tell from which one, so that what
+// this process saw of the aggregate decides.
+func (cl *claim) mayRelease(a advance) bool {
+	if !a.jumps {
+		return a.heldTo > a.from
+	}
+	seen, known := cl.consumer.store.versions.Get(cl.consumer.prefix + string(a.id))
+	return a.heldTo > 0 && (!known || a.heldTo > seen)
+}
+
+// releases returns the last version that a releases.
+func (a advance) releases() int64 {
+	if a.jumps {
+		return math.MaxInt64
+	}
+	return following(a.Number)
+}
+
+// releaseHeld makes due the messages up to version last, since the aggregate came to v.
+func (s *Store) releaseHeld(ctx context.Context, tx *sqlx.Tx, consumer int32, v versioned, last int64) (int64, error) {
 	return database.Affected(tx.ExecContext(ctx, s.dialect.Gate.ReleaseHeld,
-		noteText("released by "+v.String()), consumer, v.id, following(v.Number)))
+		noteText("released by "+v.String()), consumer, v.id, last))
 }
 
 // following returns the version after v.

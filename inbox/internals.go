@@ -128,7 +128,7 @@ func (i Internals) PauseChanged(name stored.Name) {
 // Release makes those messages due that wait for v, or for an older version of its aggregate, which is stored
 // under this id.
 func (i Internals) Release(ctx context.Context, tx *sqlx.Tx, consumer int32, aggregate []byte, v Version) error {
-	_, err := i.store.releaseHeld(ctx, tx, consumer, versioned{v, aggregate})
+	_, err := i.store.releaseHeld(ctx, tx, consumer, versioned{v, aggregate}, following(v.Number))
 	return err
 }
 

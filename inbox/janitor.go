@@ -37,19 +37,22 @@ type janitor struct {
 
 	held map[int32]int64 // where the last look at the held messages of a consumer ended
 
-	shadows     int64 // where the last look for open rows of completed keys ended
-	shadowPages int   // of one such look
+	shadows int64                      // where the last look for open rows of completed keys ended
+	steps   map[stored.StepState]int64 // where the last look for expired steps ended
+	pages   int                        // how many either may take
 }
 
 func newJanitor(s *Store) *janitor {
-	return &janitor{store: s, next: make(map[int32]time.Time), held: make(map[int32]int64), shadowPages: 40}
+	return &janitor{
+		store: s, next: make(map[int32]time.Time), held: make(map[int32]int64), steps: make(map[stored.StepState]int64), pages: 40,
+	}
 }
 
 // Purge deletes, once, everything that is older than its consumer's retention, and returns how many
 // claims it deleted. [Store.Run] does so regularly; Purge is for services that prefer cron.
 func (s *Store) Purge(ctx context.Context) (int, error) {
 	j := newJanitor(s)
-	j.shadowPages = math.MaxInt
+	j.pages = math.MaxInt
 	n, _, err := j.purge(ctx)
 	if err != nil {
 		return n, fmt.Errorf("inbox: purge: %w", database.Explain(err))

@@ -54,7 +54,7 @@ type openRow struct {
 // the open rows, and the next call goes on behind them.
 func (j *janitor) closeShadowed(ctx context.Context) error {
 	const page = 500
-	for range j.shadowPages {
+	for range j.pages {
 		var rows []openRow
 		if err := j.store.db.SelectContext(ctx, &rows, j.store.dialect.SelectShadowed, j.shadows, page); err != nil {
 			return fmt.Errorf("find open rows of completed messages: %w", err)

@@ -48,13 +48,15 @@ func (r *stepRun) read(ctx context.Context, db sqlx.QueryerContext) (row stepRow
 	return row, nil
 }
 
-// formerly continues with the step that was begun under the former key of the message, if there is one.
+// formerly continues with the step that was begun under the former key of the message, if there is one. The record keeps the
+// epoch of that key, so that the janitor knows by which key it has the message.
 func (r *stepRun) formerly(ctx context.Context) error {
 	if r.of.formerID == nil {
 		return nil
 	}
 	former := *r.of
 	former.id, former.former = r.of.formerID, true
+	former.name.Epoch--
 	under := *r
 	under.of, under.id = &former, former.uuid([]string{r.step.Name})
 	row, err := under.read(ctx, r.store.db.Reader(ctx))

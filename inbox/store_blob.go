@@ -131,13 +131,30 @@ func (s *Store) removeBlobs(ctx context.Context, names [][]byte) error {
 	if err != nil || s.config.Blobs == nil {
 		return err
 	}
-	for _, name := range orphans { // after a crash List returns the rest again
+	var left undeleted // which List returns again, as after a crash
+	for _, name := range orphans {
 		if err := s.deleteBlob(ctx, name); err != nil {
-			return fmt.Errorf("delete the blob %x: %w", name, s.counted(err))
+			left = append(left, fmt.Errorf("delete the blob %x: %w", name, s.counted(err)))
+		}
+		if ctx.Err() != nil || len(left) == mostUndeleted {
+			break
 		}
 	}
-	return nil
+	if len(left) == 0 {
+		return nil
+	}
+	return left
 }
+
+// undeleted says of blobs why the blob store did not delete them.
+type undeleted []error
+
+// mostUndeleted is how many blobs may fail before the store counts as one that deletes none.
+const mostUndeleted = 100
+
+func (u undeleted) Error() string { return errors.Join(u[:min(len(u), 10)]...).Error() }
+
+func (u undeleted) Unwrap() []error { return u }
 
 func (s *Store) deleteBlob(ctx context.Context, name []byte) (err error) {
 	defer recovered("Delete", &err)
@@ -167,40 +184,52 @@ func (j *janitor) sweepBlobs(ctx context.Context, now int64) error {
 		return nil
 	}
 	before := blobNameAt(now - s.config.BlobGrace.Microseconds())
-	err := j.sweepPages(ctx, func(after []byte, limit int) (names [][]byte, err error) {
+	left, err := j.sweepPages(ctx, func(after []byte, limit int) (names [][]byte, err error) {
 		err = s.db.SelectContext(ctx, &names, s.dialect.Blobs.SelectNames, after, before, limit)
 		return names, err
 	})
 	if err == nil && s.config.Blobs != nil {
-		err = j.sweepPages(ctx, func(after []byte, limit int) (names [][]byte, err error) {
+		var more undeleted
+		more, err = j.sweepPages(ctx, func(after []byte, limit int) (names [][]byte, err error) {
 			return s.listBlobs(ctx, after, before, limit)
 		})
+		left = append(left, more...)
+	}
+	if err == nil {
+		j.nextBlobs = time.Now().Add(s.config.BlobGrace / 2)
+		if len(left) > 0 {
+			err = left
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("remove payloads that nothing refers to: %w", err)
 	}
-	j.nextBlobs = time.Now().Add(s.config.BlobGrace / 2)
 	return nil
 }
 
-// sweepPages removes those blobs that list returns and no row refers to, page by page.
-func (j *janitor) sweepPages(ctx context.Context, list func(after []byte, limit int) ([][]byte, error)) error {
+// sweepPages removes those blobs that list returns and no row refers to, page by page. It goes on after those that the blob
+// store does not delete, unless they are very many.
+func (j *janitor) sweepPages(ctx context.Context, list func(after []byte, limit int) ([][]byte, error)) (left undeleted, err error) {
 	const page = 200
-	for after := []byte{}; ctx.Err() == nil; {
+	for after := []byte{}; ctx.Err() == nil && len(left) < mostUndeleted; {
 		names, err := list(after, page)
 		if err != nil || len(names) == 0 {
-			return err
+			return left, err
 		}
 		after = names[len(names)-1]
 		orphans, err := j.store.unreferred(ctx, j.store.db, names)
 		if err == nil && len(orphans) > 0 {
 			err = j.store.removeBlobs(ctx, orphans)
 		}
+		var some undeleted
+		if errors.As(err, &some) {
+			left, err = append(left, some...), nil
+		}
 		if err != nil {
-			return err
+			return left, err
 		}
 	}
-	return ctx.Err()
+	return left, ctx.Err()
 }
 
 func (s *Store) listBlobs(ctx context.Context, after, before []byte, limit int) ([][]byte, error) {

@@ -341,7 +341,7 @@ func formerOver(t *testing.T, b *bed) {
 		require.NoError(t, err)
 		return strings.Join(b.events.Logs(), "\n")
 	}
-	const over = "the claims under FormerKey have expired"
+	const over = "FormerKey may be over: remove it Retention after the last process of the last release ended"
 	assert.NotContains(t, purge(), over)
 	b.exec(`UPDATE millrace_consumers SET created_at = created_at - 691200000000 WHERE epoch = 1`) // eight days
 	purge()

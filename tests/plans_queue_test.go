@@ -51,6 +51,8 @@ var queued = []struct {
 	{"Queue.LockDue", nil},
 	{"Queue.SelectSettled", nil},
 	{"Queue.SelectOpen", []any{1}},
+	{"Queue.SelectFirst", []any{1, 1, 1000}},
+	{"Queue.SelectFirst", []any{1, 7, 1000}},
 	{"Queue.SelectAdoptable", []any{1, 100}},
 	{"Gate.SelectHeldAges", []any{1, 0, 500}},
 	{"Gate.SelectExpired", nil},

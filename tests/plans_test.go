@@ -172,6 +172,7 @@ var hot = map[string][]any{
 	"Queue.CompleteLeased":  {1, [][]byte{[]byte("7"), []byte("8")}, 1},
 	"Queue.DeleteLeased":    {1, [][]byte{[]byte("7"), []byte("8")}, 1},
 	"Queue.SelectOpen":      {99}, // of one of five, any row would do
+	"Queue.SelectFirst":     {1, 1, 10},
 	"Queue.SelectAdoptable": {1, 10},
 	"Queue.AdoptMessage":    {9, []byte("7"), 1, []byte("7")},
 	"Queue.AdoptLate":       {1, []byte("7")},
@@ -258,7 +259,7 @@ var hot = map[string][]any{
 	"Steps.MoveSteps":       {[]byte("8"), []byte("7"), []byte("n"), []byte("c")},
 	"Steps.StorySteps":      {[]byte("7"), []byte("7")},
 	"Steps.SelectDoubtful":  {[]byte("7"), 10},
-	"Steps.SelectExpired":   {2, 50, 10},
+	"Steps.SelectExpired":   {2, 20, 50, 10},
 	"Steps.DeleteSteps":     {50, [][]byte{[]byte("7"), []byte("8")}},
 }
 
@@ -312,7 +313,7 @@ func TestListsAreReadInTheOrderOfAnIndex(t *testing.T) {
 			"Remedy.SearchStatus": "messages_status", "Remedy.SearchGroup": "messages_group", "Remedy.GroupFailures": "messages_status",
 			"Remedy.SearchStatusBack": "messages_status", "Remedy.SearchGroupBack": "messages_group",
 			"Remedy.GroupFailure": "messages_group", "Remedy.CountStatus": "messages_status", "Remedy.CountLapsed": "messages_status",
-			"Remedy.SelectOldest": "messages_status", "Gate.SelectWaiting": "messages_held", "Remedy.ListAudit": "audit_consumer",
+			"Remedy.SelectOldest": "messages_status", "Queue.SelectFirst": "messages_status", "Gate.SelectWaiting": "messages_held", "Remedy.ListAudit": "audit_consumer",
 			"Remedy.OldestAudit": "audit_consumer",
 			"Remedy.CountDue":    map[string]string{"postgres": "messages_lined", "mysql": "messages_ready", "sqlite": "messages_lined"}[db.Dialect],
 		} {

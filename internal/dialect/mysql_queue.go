@@ -144,6 +144,14 @@ var mysqlQueue = Queue{
 		VALUES (?, ?, ?, 0, 1, {now})
 		ON DUPLICATE KEY UPDATE
 			processed_at = IF(result = 0, VALUES(processed_at), processed_at), result = IF(result = 0, 1, result)`,
+	SelectFirst: `
+		SELECT MIN(received_at)
+		FROM (
+			SELECT received_at
+			FROM millrace_messages FORCE INDEX (by_status)
+			WHERE consumer = ? AND status = ?
+			ORDER BY id
+			LIMIT ?) oldest`,
 	SelectAdoptable: `
 		SELECT ` + messageColumns + `
 		FROM millrace_messages m FORCE INDEX (by_status)

@@ -118,6 +118,16 @@ var postgresQueue = Queue{
 		WHERE consumer = ? AND message_id IN (?) AND lease_token = ? AND status NOT IN (3, 5, 6, 7)`,
 	SelectOpen: `
 		SELECT EXISTS (SELECT 1 FROM millrace_messages WHERE consumer = $1 AND ($1` + postgresPlanned + `)`,
+	SelectFirst: `
+		SELECT MIN(received_at)
+		FROM (
+			SELECT * FROM (
+				SELECT received_at
+				FROM millrace_messages
+				WHERE consumer = $1 AND (status, id) > ($2, 0) AND status <= $2
+				ORDER BY status, id
+				` + postgresFirst + `$3::BIGINT)) page
+			LIMIT $3) oldest`,
 	SelectAdoptable: `
 		SELECT * FROM (
 			SELECT ` + messageColumns + `

@@ -54,6 +54,7 @@ type Queue struct {
 	// new consumer and id, then the old ones.
 	SelectOlderEpochs string
 	SelectOpen        string
+	SelectFirst       string // when the first messages of a consumer and a status came
 	SelectAdoptable   string
 	AdoptMessage      string
 	AdoptLate         string // takes the new consumer and id: the message arrives now, if claims of that epoch were deleted

@@ -108,6 +108,14 @@ var sqliteQueue = Queue{
 	DeleteLeased: `
 		DELETE FROM millrace_messages
 		WHERE consumer = ? AND message_id IN (?) AND lease_token = ? AND status IN (1, 2, 4)`,
+	SelectFirst: `
+		SELECT MIN(received_at)
+		FROM (
+			SELECT received_at
+			FROM millrace_messages INDEXED BY ix_millrace_messages_status
+			WHERE consumer = ? AND status = ?
+			ORDER BY id
+			LIMIT ?) oldest`,
 	SelectAdoptable: `
 		SELECT ` + messageColumns + `
 		FROM millrace_messages m

@@ -13,8 +13,9 @@ type Steps struct {
 	StorySteps     string
 	SelectDoubtful string
 
-	// SelectExpired omits the steps of open messages, of whatever consumer: a message may wait in the queue of its handler's name
-	// while its steps are those of middleware.Deduplicate's consumer.
+	// SelectExpired returns a page of the steps that have expired since a time, and whether their message is open. It asks all
+	// consumers: a message may wait in the queue of its handler's name while its steps are those of middleware.Deduplicate's
+	// consumer.
 	SelectExpired string
 	DeleteSteps   string
 }
@@ -58,15 +59,18 @@ var commonSteps = Steps{
 		LIMIT ?`,
 
 	SelectExpired: `
-		SELECT s.id
-		FROM millrace_steps s
-		WHERE s.state = ? AND s.until < ? AND NOT EXISTS (
-			SELECT 1
-			FROM millrace_consumers c
-			JOIN millrace_messages m ON m.consumer = c.id AND m.message_id = s.message_id
-			WHERE c.namespace = s.namespace)
-		ORDER BY s.until
-		LIMIT ?`,
+		SELECT page.id, page.namespace, page.consumer, page.epoch, page.until, EXISTS (
+				SELECT 1
+				FROM millrace_consumers c
+				JOIN millrace_messages m ON m.consumer = c.id AND m.message_id = page.message_id
+				WHERE c.namespace = page.namespace) AS needed
+		FROM (
+			SELECT id, namespace, consumer, epoch, message_id, until
+			FROM millrace_steps
+			WHERE state = ? AND until >= ? AND until < ?
+			ORDER BY until
+			LIMIT ?) page
+		ORDER BY page.until`,
 	DeleteSteps: `
 		DELETE FROM millrace_steps
 		WHERE state <> 1 AND until < ? AND id IN (?)`,

@@ -78,7 +78,7 @@ func (r *Rows) Consumers(ctx context.Context, name string, epoch *int) ([]Consum
 		return []Consumer{row}, err
 	}
 	all, err := r.Everyone(ctx, name, epoch)
-	return slices.DeleteFunc(all, Consumer.leases), err
+	return slices.DeleteFunc(all, Consumer.IsOfLeases), err
 }
 
 // Everyone is [Rows.Consumers] with those of leases, whose names are registered with [LeaseNames] before them.
@@ -93,4 +93,10 @@ func (r *Rows) Everyone(ctx context.Context, name string, epoch *int) ([]Consume
 // Shown returns the name that the service gave the consumer, of the inbox or of leases.
 func (c Consumer) Shown() string { return strings.TrimPrefix(string(c.Name), LeaseNames) }
 
-func (c Consumer) leases() bool { return strings.HasPrefix(string(c.Name), LeaseNames) }
+// HasKeyOf reports whether c and other know messages by one key.
+func (c Consumer) HasKeyOf(other Consumer) bool {
+	return string(c.KeySource) == string(other.KeySource)
+}
+
+// IsOfLeases reports whether c is a consumer of leases.
+func (c Consumer) IsOfLeases() bool { return strings.HasPrefix(string(c.Name), LeaseNames) }

@@ -29,10 +29,11 @@ func TestBlobs(t *testing.T) {
 // blobs is a directory that fails or waits where a test wants it to.
 type blobs struct {
 	*payload.FileBlobs
-	mu     sync.Mutex
-	after  func(name string) error // a blob was put
-	listed func()
-	stuck  error // of Delete
+	mu      sync.Mutex
+	after   func(name string) error // a blob was put
+	listed  func()
+	stuck   error  // of Delete
+	stuckAt string // the only blob that is stuck
 }
 
 func newBlobs(t *testing.T) *blobs {
@@ -60,7 +61,7 @@ func (b *blobs) List(ctx context.Context, after, before string, limit int) ([]st
 func (b *blobs) Delete(ctx context.Context, name string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.stuck != nil {
+	if b.stuck != nil && (b.stuckAt == "" || b.stuckAt == name) {
 		return b.stuck
 	}
 	return b.FileBlobs.Delete(ctx, name)
@@ -182,6 +183,25 @@ var blobBodies = []testdb.Body{
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 && b.registered() == 0 })
 		assert.Len(t, files.names(t), 1)
 		require.NoError(t, s.router.Close())
+		files.failDelete(nil)
+		rig.Purge(t, janitor)
+		assert.Empty(t, files.names(t))
+	}},
+	{Name: "a blob that cannot be deleted", Why: "the others are, and it is tried again", Run: func(t *testing.T, db *testdb.DB) {
+		b, files := newBed(t, db), newBlobs(t)
+		store, janitor := b.filing(files, time.Hour)
+		require.NoError(t, b.queue(store).Put(t.Context(), "orders", large(), large(), large()))
+		b.db.Do(t, `DELETE FROM millrace_messages`)
+		names := files.names(t)
+		require.Len(t, names, 3)
+		files.stuckAt = names[0]
+		files.failDelete(errFull)
+		for range 2 {
+			_, err := janitor.Purge(t.Context())
+			require.ErrorIs(t, err, errFull)
+			require.ErrorContains(t, err, names[0])
+		}
+		assert.Equal(t, names[:1], files.names(t))
 		files.failDelete(nil)
 		rig.Purge(t, janitor)
 		assert.Empty(t, files.names(t))

@@ -123,6 +123,60 @@ var stepBodies = []testdb.Body{
 		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
 		assert.Equal(t, 1, calls)
 	})},
+	{Name: "steps of a message that is stored under another key", Why: "they are kept as long as it is open, and not done again", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		pay := payStep{failing: true}
+		s := b.start(quick(b.store), silent(pay.run),
+			millrace.Deduplicate{Claims: b.store.Leases(), Consumer: "sender", Key: inbox.ByMetadata("order")}.Middleware)
+		assert.True(t, s.deliver(ofOrder()))
+		rig.Eventually(b, "it waits", func() bool { return b.open(admin.FailedTerminal) == 1 })
+		b.expireSteps()
+		pay.failing = false
+		require.NoError(t, admin.New(b.store).Retry(t.Context(), b.only(b.store, admin.FailedTerminal).ID, ada, nil))
+		rig.Eventually(b, "it is handled", func() bool { return b.rows() == 0 })
+		assert.Equal(t, 1, pay.calls)
+
+		require.NoError(t, s.router.Close())
+
+		queue := b.storeIn(inbox.QueueConfig{}, newMessage())
+		b.expireSteps()
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_steps`), "nothing tells that it is not a step of that message")
+		require.NoError(t, rig.Take(b, queue, 1)[0].Finish(t.Context()))
+		b.expireSteps()
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_steps`))
+	})},
+	{Name: "steps that expired before any open message came", Why: "they are none of those messages", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		pay := payStep{}
+		in := millrace.Deduplicate{Claims: b.store.Leases(), Consumer: "sender", Key: inbox.ByMetadata("order")}
+		_, err := in.Middleware(silent(pay.run))(ofOrder())
+		require.NoError(t, err)
+		b.storeIn(inbox.QueueConfig{}, newMessage())
+		b.db.Do(b, `UPDATE millrace_steps SET until = 1`)
+		rig.Purge(t, b.store)
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_steps`))
+	})},
+	{Name: "steps of a message that came again under its next key", Why: "they are kept as long as it is open, and not done again", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		pay := payStep{failing: true}
+		before := inbox.Options{Before: pay.run}
+		msg := ofOrder()
+		in := millrace.Inbox{Store: b.process(), Consumer: consumer, Options: before}
+		_, err := in.Middleware(silent(effect))(msg.Copy())
+		require.ErrorIs(t, err, errBoom)
+		require.Zero(t, b.rows())
+
+		durable := quick(b.process())
+		durable.Epoch, durable.Key = 1, inbox.ByMetadata("order")
+		before.FormerKey = inbox.ByUUID()
+		next := b.inboxed(durable, effect, before)
+		assert.True(t, next.deliver(msg))
+		rig.Eventually(b, "it waits", func() bool { return b.open(admin.FailedTerminal) == 1 })
+		b.expireSteps()
+		pay.failing = false
+		require.NoError(t, admin.New(b.store).Retry(t.Context(), b.only(b.store, admin.FailedTerminal).ID, ada, nil))
+		rig.Eventually(b, "it is handled", func() bool { return b.effects(msg) == 1 && b.rows() == 0 })
+		assert.Equal(t, 1, pay.calls)
+		b.expireSteps()
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_steps`), "no message is open")
+	})},
 	{Name: "Before takes longer than the lease of a stored message", Why: "the lease is kept meanwhile", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		durable := storeFirst(b.store)
 		durable.Lease = 8 * time.Second // a machine under load may renew it late
@@ -141,4 +195,29 @@ var stepBodies = []testdb.Body{
 		assert.True(t, s.deliver(newMessage()))
 		rig.Eventually(b, "it is parked", func() bool { return b.open(admin.FailedTerminal) == 1 })
 	})},
+}
+
+// payStep is what a handler does before its transaction: it pays, and then fails while it is told to.
+type payStep struct {
+	calls   int
+	failing bool
+}
+
+func (p *payStep) run(msg *message.Message) error {
+	_, err := inbox.Once(msg.Context(), "pay", func(context.Context, string) ([]byte, error) {
+		p.calls++
+		return nil, nil
+	})
+	if err == nil && p.failing {
+		err = inbox.Terminal(errBoom)
+	}
+	return err
+}
+
+// expireSteps runs the janitor when all steps have just expired.
+func (b *bed) expireSteps() {
+	b.Helper()
+	b.db.Do(b, `UPDATE millrace_steps SET until = ?`, time.Now().UnixMicro())
+	<-time.After(5 * time.Millisecond) // nothing to wait for: it is about time
+	rig.Purge(b, b.store)
 }

@@ -115,6 +115,30 @@ var tableBodies = []testdb.Body{
 		must(t, h, change("a", 13))
 		assert.Equal(t, 2, b.events.Count("gap"), "12: a process sees what another one applied")
 	})},
+	{Name: "latest only, where messages are held", Why: "they wait for nobody any more", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		first := b.process()
+		b.queued(first)
+		must(t, b.gated(first, millrace.VersionGate{}, handler),
+			change("a", 1), change("a", 3), change("a", 4), change("a", 9), change("b", 1), change("b", 3))
+		require.Equal(t, 4, b.open(admin.Held))
+
+		queue := rig.Queue(b, b.store, inbox.QueueConfig{Consumer: consumer})
+		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapLatest}, handler)
+		must(t, h, change("a", 5))
+		assert.Equal(t, 1, b.open(admin.Held), "that of the other aggregate")
+		for _, l := range rig.Take(b, queue, 3) {
+			msg, err := l.Message(t.Context())
+			require.NoError(t, err)
+			must(t, h, msg)
+		}
+		assert.Equal(t, []int64{1, 5, 9}, b.applied("a"))
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_messages`))
+		assert.Zero(t, b.open(admin.Parked))
+
+		must(t, h, change("b", 4))
+		rig.Take(b, queue, 1)
+		assert.Zero(t, b.open(admin.Held), "3 is below what was applied")
+	})},
 	{Name: "a snapshot with latest only", Why: "it lacks nothing that is older", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapLatest, Starts: starts}, handler)
 		must(t, h, change("a", 1), snapshot("a", 9), change("a", 10))

@@ -256,7 +256,7 @@ var rules = []mutant{
 	},
 	{
 		name: "step: purge what is open", by: stepBody("steps are purged"), file: "internal/dialect/steps.go",
-		old: "s.until < ? AND NOT EXISTS (", new: "s.until < ? OR EXISTS (",
+		old: "page.until, EXISTS (", new: "page.until, NOT EXISTS (",
 	},
 	{
 		name: "step: make ids of the epoch", by: guard{"./tests", "TestID/ids_never_change/sqlite"}, file: "inbox/step_id.go",
