@@ -40,6 +40,21 @@ func (cl *claim) verifyClaim(late *flight.Late) error {
 	return cl.verifyTx()
 }
 
+// verifyAfter calls seal, and then checks that the transaction still holds the claim: the codec that seal calls may
+// write in the transaction, and so lose it. It does not call seal where the transaction is known to be over.
+func (cl *claim) verifyAfter(late *flight.Late, seal func() error) error {
+	s := cl.consumer.store
+	if s.seals() && (!s.dialect.CommitsOnDDL || cl.span.late() || cl.tx.Ended()) { // else to ask costs a round trip
+		if err := cl.verifyClaim(nil); err != nil {
+			return err
+		}
+	}
+	if err := seal(); err != nil {
+		return err
+	}
+	return cl.verifyClaim(late)
+}
+
 // whyNotHeld distinguishes a transaction that was rolled back from one that the handler committed.
 func (cl *claim) whyNotHeld() error {
 	var row struct {
