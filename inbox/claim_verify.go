@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/flight"
 )
@@ -73,23 +74,19 @@ func (cl *claim) whyNotHeld() error {
 }
 
 // verifyTx returns errEnded if a statement of the handler ended the transaction. Asking the driver
-// costs nothing; if the driver says so, verifyTx asks the server too: outside of a transaction a
-// savepoint cannot be set, or is gone at once.
+// costs nothing; if the driver says so, verifyTx asks the server too.
 func (cl *claim) verifyTx() error {
 	if !cl.tx.Ended() {
 		return nil
 	}
-	_, err := cl.tx.ExecContext(cl.span.tx, `SAVEPOINT `+dialect.StandsSavepoint)
-	if err == nil {
-		_, err = cl.tx.ExecContext(cl.span.tx, `RELEASE SAVEPOINT `+dialect.StandsSavepoint)
-	}
-	switch {
+	switch err := database.Stands(cl.span.tx, cl.tx.Tx); {
 	case err == nil:
 		return nil
 	case dialect.Classify(err) == dialect.NoTransaction:
 		return errEnded
+	default:
+		return fmt.Errorf("check that the transaction is open: %w", err)
 	}
-	return fmt.Errorf("check that the transaction is open: %w", err)
 }
 
 // reportLostTx reports a handler that succeeded after its transaction was rolled back.
