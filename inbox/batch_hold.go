@@ -115,14 +115,14 @@ func (r *batchRun) insertHeld(early []*member) error {
 	ids := idsOf(early)
 	var payloads []storedPayload
 	for _, m := range early {
-		row, payload, err := s.rowOf(ctx, tx, m.claim, openMessage{
+		row, err := s.rowOf(ctx, tx, m.claim, openMessage{
 			status: stored.Held, reason: m.claim.because.text,
 			delay: r.gate.config.HeldFor.Microseconds(), waitsFor: &m.version,
 		})
 		if err != nil {
 			return err
 		}
-		args, payloads = append(args, row...), append(payloads, payload)
+		args, payloads = append(args, row.args...), append(payloads, row.payload)
 	}
 	if err := s.reopen(ctx, tx, whole.id32, whole.token, ids...); err != nil {
 		return err

@@ -210,21 +210,36 @@ func (r *batchRun) commit(produced []*message.Message) error {
 	return dialect.Unhide(r.whole.finish(produced))
 }
 
-// seal is [claim.seal] for all members. What the handler returned is no message's own.
-func (r *batchRun) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) error {
-	if len(produced) > 0 {
-		if err := r.whole.storeProduced(ctx, tx, produced); err != nil {
-			return err
-		}
+// sealRows is [claim.sealRows] for all members. What the handler returned is no message's own.
+func (r *batchRun) sealRows(ctx context.Context, produced []*message.Message) (rows sealedRows, err error) {
+	if rows.outcome, err = r.whole.sealOutcome(ctx, produced); err != nil {
+		return rows, err
 	}
 	for _, m := range r.members {
 		if body := r.whole.ambient.Result(); body != nil && m.claim.ambient.Result() == nil {
 			m.claim.ambient.SetResult(body)
 		}
-		if err := m.claim.storeResult(ctx, tx); err != nil {
+		own, err := m.claim.sealRows(ctx, nil)
+		if err != nil {
+			return rows, err
+		}
+		rows.members = append(rows.members, own)
+	}
+	return rows, nil
+}
+
+// writeRows is [claim.writeRows] for all members.
+func (r *batchRun) writeRows(ctx context.Context, tx *sqlx.Tx, rows sealedRows, produced []*message.Message) error {
+	if len(produced) > 0 {
+		if err := r.whole.storeProduced(ctx, tx, rows.outcome, produced); err != nil {
 			return err
 		}
-		if err := m.claim.journal(ctx, tx); err != nil {
+	}
+	for i, m := range r.members {
+		if err := m.claim.storeResult(ctx, tx, rows.members[i].result); err != nil {
+			return err
+		}
+		if err := m.claim.journal(ctx, tx, rows.members[i].journal); err != nil {
 			return err
 		}
 	}

@@ -50,7 +50,12 @@ func (cl *claim) acceptHandlersCommit(produced []*message.Message) (done bool, e
 	err = s.db.WriteInTurn(ctx, func(tx *sqlx.Tx) error {
 		own := ambient.New(tx, s.db.DB)
 		defer own.End()
-		return cl.seal(ambient.With(ctx, own), tx, produced)
+		ctx := ambient.With(ctx, own)
+		rows, err := cl.sealRows(ctx, produced)
+		if err != nil {
+			return err
+		}
+		return cl.writeRows(ctx, tx, rows, produced)
 	})
 	return err == nil, err
 }
@@ -91,6 +96,13 @@ func (cl *claim) takeBack(cause error) (reopened bool, err error) {
 // reopen turns the completed claim into that of a failed message, so that its successors wait again.
 func (cl *claim) reopen(ctx context.Context, tx *sqlx.Tx, cause error) error {
 	s := cl.consumer.store
+	var row *newRow
+	if cl.queueAttempt() == nil {
+		var err error
+		if row, err = cl.sealFailure(ctx, tx, cause); err != nil && !errors.Is(err, errNotKept) {
+			return err
+		}
+	}
 	if err := s.reopen(ctx, tx, cl.id32, cl.token, cl.id); err != nil {
 		return err
 	}
@@ -122,7 +134,7 @@ func (cl *claim) reopen(ctx context.Context, tx *sqlx.Tx, cause error) error {
 	if cl.queueAttempt() != nil {
 		return nil // the queue records the failure: both would count two attempts
 	}
-	if err := cl.putFailure(ctx, tx, cause); !errors.Is(err, errNotKept) {
+	if err := cl.putFailure(ctx, tx, cause, row); !errors.Is(err, errNotKept) {
 		return err
 	}
 	return nil // without its payload: the claim is open, and the redelivery brings the payload again
@@ -170,20 +182,43 @@ func (cl *claim) recordFailure(cause error) {
 	ctx, cancel := cl.cleanup()
 	defer cancel()
 	err := s.db.WriteInTurn(ctx, func(tx *sqlx.Tx) error {
-		_, err := tx.ExecContext(ctx, s.dialect.OpenClaim, cl.id32, cl.id, cl.hash, cl.token)
+		row, err := cl.sealFailure(ctx, tx, cause)
 		if err != nil {
 			return err
 		}
-		return cl.putFailure(ctx, tx, cause)
+		_, err = tx.ExecContext(ctx, s.dialect.OpenClaim, cl.id32, cl.id, cl.hash, cl.token)
+		if err != nil {
+			return err
+		}
+		return cl.putFailure(ctx, tx, cause, row)
 	})
 	if err != nil && !errors.Is(err, ErrLost) {
 		cl.log().Error("inbox: the failure could not be recorded", err, nil)
 	}
 }
 
-// putFailure writes the open row of a failed message. tx must hold the claim of the key; if a twin
-// has completed it, putFailure returns ErrLost.
-func (cl *claim) putFailure(ctx context.Context, tx *sqlx.Tx, cause error) error {
+// sealFailure makes the row of a failed message that has none, for a transaction that has written nothing yet: where the
+// codec loses it on MySQL or MariaDB, what follows is committed all the same, and nothing is missing. Elsewhere the row
+// can wait, and sealFailure returns nil.
+func (cl *claim) sealFailure(ctx context.Context, tx *sqlx.Tx, cause error) (*newRow, error) {
+	if !cl.consumer.store.dialect.CommitsOnDDL || cl.openRow {
+		return nil, nil //nolint:nilnil // putFailure makes it
+	}
+	row, err := cl.failedRow(ctx, tx, cause)
+	if err != nil {
+		return nil, err
+	}
+	return &row, nil
+}
+
+func (cl *claim) failedRow(ctx context.Context, tx *sqlx.Tx, cause error) (newRow, error) {
+	open := openMessage{status: stored.FailedRetryable, attempts: 1, lastError: lastErrorOf(cause)}
+	return cl.consumer.store.rowOf(ctx, tx, cl, open)
+}
+
+// putFailure writes the open row of a failed message: sealed, or a row that it makes if that is nil. tx must hold the
+// claim of the key; if a twin has completed it, putFailure returns ErrLost.
+func (cl *claim) putFailure(ctx context.Context, tx *sqlx.Tx, cause error, sealed *newRow) error {
 	s := cl.consumer.store
 	var row lookup
 	if err := row.scan(tx.QueryRowContext(ctx, s.dialect.Lookup, cl.id32, cl.id)); err != nil {
@@ -200,8 +235,14 @@ func (cl *claim) putFailure(ctx context.Context, tx *sqlx.Tx, cause error) error
 		}
 		return s.note(ctx, tx, cl.id32, cl.id, itFailed, cl.ran())
 	}
-	err := s.insertMessage(ctx, tx, cl, openMessage{status: stored.FailedRetryable, attempts: 1, lastError: lastErrorOf(cause)})
-	if err != nil {
+	if sealed == nil {
+		made, err := cl.failedRow(ctx, tx, cause)
+		if err != nil {
+			return err
+		}
+		sealed = &made
+	}
+	if err := s.insertMessage(ctx, tx, cl, *sealed); err != nil {
 		return err
 	}
 	return s.note(ctx, tx, cl.id32, cl.id, itFailed, cl.ran())

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/database"
@@ -69,11 +68,8 @@ func (cl *claim) answeredEarly() bool {
 // out whether the handler committed it.
 func (cl *claim) finish(produced []*message.Message) error {
 	cl.ambient.Reclaim()
-	err := cl.verifyClaim(lateHeld)
-	if err == nil {
-		// Not with the handler's context: a closing router must not undo a finished run.
-		err = cl.seal(ambient.With(cl.span.tx, cl.ambient), cl.tx.Tx, produced)
-	}
+	// Not with the handler's context: a closing router must not undo a finished run.
+	err := cl.sealAndWrite(ambient.With(cl.span.tx, cl.ambient), produced, lateHeld)
 	if err == nil {
 		cl.ambient.End()
 		err = sql.ErrTxDone // past Timeout no COMMIT is sent, so nothing is in doubt
@@ -152,116 +148,6 @@ func (cl *claim) warnForgottenTx() {
 	cl.consumer.warnedForgotten.Do(func() {
 		cl.log().Info("inbox: the handler succeeded without taking its transaction: use inbox.Tx, or exclude it with Skip; said once per consumer", nil)
 	})
-}
-
-// What seal writes may be sent with COMMIT.
-var (
-	lateHeld    = &flight.Late{What: flight.Named("check that the transaction still holds the claim")}
-	lateResult  = &flight.Late{What: flight.Named("store the result")}
-	lateOutcome = &flight.Late{What: flight.Named("store the outcome")}
-	lateJournal = &flight.Late{What: flight.Named("journal")}
-	lateOpenRow = &flight.Late{What: flight.Named("close the open message"), Rows: 1}
-)
-
-// seal writes what belongs to the claim: the result, the messages that the handler produced, the
-// journal, the released messages, and last the open row, which it closes.
-func (cl *claim) seal(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) error {
-	if cl.batch != nil {
-		return cl.batch.seal(ctx, tx, produced)
-	}
-	if err := cl.storeResult(ctx, tx); err != nil {
-		return err
-	}
-	if len(produced) > 0 {
-		if err := cl.storeProduced(ctx, tx, produced); err != nil {
-			return err
-		}
-	}
-	if err := cl.journal(ctx, tx); err != nil {
-		return err
-	}
-	if err := cl.release(ctx, tx); err != nil {
-		return err
-	}
-	if cl.openRow {
-		return cl.closeOpenRow(ctx, tx, produced)
-	}
-	return nil
-}
-
-// storeResult stores what the handler found out.
-func (cl *claim) storeResult(ctx context.Context, tx *sqlx.Tx) error {
-	body := cl.ambient.Result()
-	if body == nil {
-		return nil
-	}
-	s := cl.consumer.store
-	kept, err := s.sealResult(ctx, cl.consumer.config.Name, cl.msg, body)
-	if err == nil {
-		_, err = tx.ExecContext(flight.With(ctx, lateResult), s.dialect.PutResult, cl.id32, cl.id, kept)
-		err = s.refused(ctx, err, kept)
-	}
-	if err != nil {
-		return fmt.Errorf("store the result: %w", err)
-	}
-	return nil
-}
-
-// closeOpenRow deletes the open row, or leaves it to the queue until the produced messages are
-// published. It returns ErrLost if the row was changed meanwhile.
-func (cl *claim) closeOpenRow(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) (err error) {
-	s := cl.consumer.store
-	ctx = flight.With(ctx, lateOpenRow)
-	var closed int64
-	switch {
-	case cl.queuePublishes(produced):
-		closed, err = database.Affected(tx.ExecContext(ctx, s.dialect.Queue.SettleLeased,
-			[]byte(unpublished), cl.id32, cl.id, cl.lease.token))
-	case cl.lease != nil:
-		closed, err = database.Affected(tx.ExecContext(ctx, s.dialect.Queue.CloseLeased, cl.id32, cl.id, cl.lease.token))
-	default:
-		closed, err = database.Affected(tx.ExecContext(ctx, s.dialect.DeleteMessage, cl.id32, cl.id, stored.FailedRetryable))
-	}
-	if err != nil {
-		return fmt.Errorf("close the open message: %w", err)
-	}
-	if closed != 1 {
-		return ErrLost
-	}
-	return nil
-}
-
-// queuePublishes reports whether the queue must ensure that what the handler produced is published.
-func (cl *claim) queuePublishes(produced []*message.Message) bool {
-	return cl.lease != nil && len(produced) > 0 && cl.consumer.config.Outbox == nil
-}
-
-// storeProduced stores what the handler produced, in the outbox or as the outcome of the message.
-func (cl *claim) storeProduced(ctx context.Context, tx *sqlx.Tx, produced []*message.Message) error {
-	topic := message.PublishTopicFromCtx(cl.ctx) //nolint:contextcheck // the router put it there
-	if outbox := cl.consumer.config.Outbox; outbox != nil {
-		for _, m := range produced {
-			m.SetContext(ctx)
-		}
-		takes := ambient.From(ctx).Takes()
-		if err := outbox.Publish(topic, produced...); err != nil {
-			return fmt.Errorf("publish to the outbox: %w", err)
-		}
-		if ambient.From(ctx).Takes() == takes {
-			cl.warnNoOutbox()
-		}
-		return nil
-	}
-	s := cl.consumer.store
-	outcome, err := s.encodeOutcome(ctx, cl.consumer.config.Name, topic, produced)
-	if err == nil {
-		_, err = tx.ExecContext(flight.With(ctx, lateOutcome), s.dialect.InsertOutcome, cl.id32, cl.id, []byte(topic), outcome)
-		err = s.refused(ctx, err, outcome)
-	}
-	if err != nil {
-		return fmt.Errorf("store the outcome: %w", err)
-	}
-	return nil
 }
 
 // succeed frees all that the run holds, after the commit, and reports it.

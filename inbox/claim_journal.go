@@ -11,25 +11,35 @@ import (
 	"github.com/millrace-go/millrace/internal/msgcode"
 )
 
-// journal stores a handled message whole, in the transaction of its handler. It skips a stale
-// message, whose handler did not run.
-func (cl *claim) journal(ctx context.Context, tx *sqlx.Tx) error {
+// journals reports whether the journal keeps the message. It skips a stale message, whose handler did not run.
+func (cl *claim) journals() bool { return cl.consumer.config.Journal && cl.verdict != stale }
+
+// sealJournal returns the payload that the journal keeps of the message, if it keeps it.
+func (cl *claim) sealJournal(ctx context.Context) (kept storedPayload, err error) {
+	if !cl.journals() {
+		return kept, nil
+	}
 	d := cl.delivery
-	if !d.consumer.config.Journal || cl.verdict == stale {
+	if kept, err = d.consumer.store.sealPayload(ctx, d.consumer.config.Name, d.topic, d.as.Came.Copy()); err != nil {
+		return kept, fmt.Errorf("journal: %w", err)
+	}
+	return kept, nil
+}
+
+// journal stores a handled message whole, in the transaction of its handler.
+func (cl *claim) journal(ctx context.Context, tx *sqlx.Tx, payload storedPayload) error {
+	if !cl.journals() {
 		return nil
 	}
+	d := cl.delivery
 	s := d.consumer.store
 	kind, version := d.consumer.config.Describe(d.msg)
-	payload, err := s.sealPayloadIn(ctx, tx, d.consumer.config.Name, d.topic, d.as.Came.Copy())
-	if err != nil {
-		return fmt.Errorf("journal: %w", err)
-	}
 	var received sql.NullInt64
 	var orderKey []byte
 	if cl.lease != nil {
 		received, orderKey = sql.NullInt64{Int64: cl.lease.row.ReceivedAt, Valid: true}, cl.lease.row.OrderKey
 	}
-	_, err = tx.ExecContext(flight.With(ctx, lateJournal), s.dialect.Journal.InsertJournal, cl.id32, d.id, []byte(d.topic), orderKey,
+	_, err := tx.ExecContext(flight.With(ctx, lateJournal), s.dialect.Journal.InsertJournal, cl.id32, d.id, []byte(d.topic), orderKey,
 		noteText(kind), noteText(version), []byte(d.as.Came.UUID), msgcode.AppendMetadata(nil, d.as.Came.Metadata),
 		payload.inRow, d.hash, payload.form, payload.ref, received)
 	if err == nil {

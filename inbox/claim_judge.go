@@ -26,26 +26,28 @@ type openMessage struct {
 	waitsFor  *versioned // set if the version gate puts the message aside
 }
 
+// newRow is an open row that is to be inserted.
+type newRow struct {
+	args    []any // of InsertMessage
+	payload storedPayload
+}
+
 // insertMessage stores the message of cl whole. The claim of its key must be open in tx.
-func (s *Store) insertMessage(ctx context.Context, tx *sqlx.Tx, cl *claim, open openMessage) error {
-	args, payload, err := s.rowOf(ctx, tx, cl, open)
-	if err != nil {
-		return err
-	}
-	if _, err = tx.ExecContext(ctx, s.dialect.InsertMessage, args...); err == nil {
-		err = s.checkIn(ctx, tx, payload)
+func (s *Store) insertMessage(ctx context.Context, tx *sqlx.Tx, cl *claim, row newRow) error {
+	_, err := tx.ExecContext(ctx, s.dialect.InsertMessage, row.args...)
+	if err == nil {
+		err = s.checkIn(ctx, tx, row.payload)
 	}
 	if err != nil {
-		err = s.refused(ctx, err, payload.texts(cl.as.Came.Metadata)...)
+		err = s.refused(ctx, err, row.payload.texts(cl.as.Came.Metadata)...)
 		return fmt.Errorf("store the message, whose payload has %d bytes: %w", len(cl.as.Came.Payload), err)
 	}
 	return nil
 }
 
-// rowOf returns the arguments of InsertMessage, and the payload among them.
-func (s *Store) rowOf(
-	ctx context.Context, tx *sqlx.Tx, cl *claim, open openMessage,
-) (args []any, payload storedPayload, err error) {
+// rowOf returns the row of the message of cl. The codec that it calls may lose the transaction, which MySQL and MariaDB
+// do not tell: a statement that needs what the transaction has written must follow.
+func (s *Store) rowOf(ctx context.Context, tx *sqlx.Tx, cl *claim, open openMessage) (newRow, error) {
 	d := cl.delivery
 	kind, version := d.consumer.config.Describe(d.msg)
 	var aggregate []byte
@@ -53,17 +55,17 @@ func (s *Store) rowOf(
 	if open.waitsFor != nil {
 		aggregate, number = open.waitsFor.id, sql.NullInt64{Int64: open.waitsFor.Number, Valid: true}
 	}
-	payload, err = s.sealPayloadIn(ctx, tx, d.consumer.config.Name, d.topic, d.as.Came.Copy())
+	payload, err := s.sealPayloadIn(ctx, tx, d.consumer.config.Name, d.topic, d.as.Came.Copy())
 	if err != nil {
-		return nil, payload, err
+		return newRow{}, err
 	}
 	partition, offset := s.position(d.msg)
-	return []any{
+	return newRow{[]any{
 		cl.id32, d.id, open.status, open.attempts, []byte(d.topic), partition, offset, nil,
 		noteText(kind), noteText(version), []byte(d.as.Came.UUID), msgcode.AppendMetadata(nil, d.as.Came.Metadata),
 		payload.inRow, d.hash, open.lastError.text, stored.Group(open.lastError.text), open.lastError.code, noteText(open.reason), open.code,
 		d.collidedWith, aggregate, number, payload.form, payload.ref, open.delay,
-	}, payload, nil
+	}, payload}, nil
 }
 
 var (
@@ -76,12 +78,12 @@ var (
 
 // storeAside is insertMessage for a message that is not handled now. If a queue has stored a copy and not
 // claimed it yet, storeAside stores nothing and returns errStored: the copy is judged when the queue delivers it.
-func (cl *claim) storeAside(ctx context.Context, tx *sqlx.Tx, open openMessage) error {
+func (cl *claim) storeAside(ctx context.Context, tx *sqlx.Tx, row newRow) error {
 	s := cl.consumer.store
 	kept, err := s.kept(ctx, tx, cl.id32, cl.id)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		if err := s.insertMessage(ctx, tx, cl, open); err != nil {
+		if err := s.insertMessage(ctx, tx, cl, row); err != nil {
 			return err
 		}
 		return s.note(ctx, tx, cl.id32, cl.id, putAside, nil)
@@ -100,10 +102,6 @@ func (cl *claim) storeAside(ctx context.Context, tx *sqlx.Tx, open openMessage) 
 func (cl *claim) judge(ctx context.Context, tx *sqlx.Tx, what move) (objection why, err error) {
 	objection, err = cl.objection(ctx, tx, what)
 	if objection.text == "" || err != nil {
-		return why{}, err
-	}
-	s := cl.consumer.store
-	if err := s.reopen(ctx, tx, cl.id32, cl.token, cl.delivery.id); err != nil {
 		return why{}, err
 	}
 	return objection, cl.park(ctx, tx, objection.text)

@@ -95,23 +95,34 @@ func (d *delivery) refusal() why {
 		reserved.Refused+"%.200q, and this consumer refuses replayed messages: Retry has it handled all the same", d.replay)}
 }
 
-// park stores the message for an operator, in the transaction of its claim. The claim must be open.
+// park stores the message for an operator, in the transaction of its claim, and opens the claim.
 func (cl *claim) park(ctx context.Context, tx *sqlx.Tx, reason string) error {
 	s, code := cl.consumer.store, stored.ReasonOther
 	if cl.parkedAsReplay {
 		code = stored.ReasonReplayed
 	}
-	var moved int64
+	leased := cl.lease != nil && cl.collidedWith == nil // a collision has a row of its own
+	var row newRow
 	var err error
+	if !leased && !cl.openRow {
+		row, err = s.rowOf(ctx, tx, cl, openMessage{status: cl.asideStatus(), reason: reason, code: code, delay: dialect.NeverDue})
+	}
+	if err == nil {
+		err = s.reopen(ctx, tx, cl.id32, cl.token, cl.id)
+	}
+	if err != nil {
+		return err
+	}
+	var moved int64
 	switch {
-	case cl.lease != nil && cl.collidedWith == nil: // a collision has a row of its own
+	case leased:
 		moved, err = database.Affected(tx.ExecContext(ctx, s.dialect.Queue.ParkLeased,
 			[]byte(reason), code, dialect.NeverDue, cl.id32, cl.id, cl.lease.token))
 	case cl.openRow:
 		moved, err = database.Affected(tx.ExecContext(ctx, s.dialect.MoveMessage,
 			cl.asideStatus(), []byte(reason), code, dialect.NeverDue, cl.id32, cl.id, stored.FailedRetryable))
 	default:
-		return cl.storeAside(ctx, tx, openMessage{status: cl.asideStatus(), reason: reason, code: code, delay: dialect.NeverDue})
+		return cl.storeAside(ctx, tx, row)
 	}
 	if err == nil && moved != 1 {
 		err = ErrLost

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/flight"
 )
@@ -40,6 +41,21 @@ func (cl *claim) verifyClaim(late *flight.Late) error {
 	return cl.verifyTx()
 }
 
+// verifyAfter calls seal, and then checks that the transaction still holds the claim: the codec that seal calls may
+// write in the transaction, and so lose it. It does not call seal where the transaction is known to be over.
+func (cl *claim) verifyAfter(late *flight.Late, seal func() error) error {
+	s := cl.consumer.store
+	if s.seals() && (!s.dialect.CommitsOnDDL || cl.span.late() || cl.tx.Ended()) { // else to ask costs a round trip
+		if err := cl.verifyClaim(nil); err != nil {
+			return err
+		}
+	}
+	if err := seal(); err != nil {
+		return err
+	}
+	return cl.verifyClaim(late)
+}
+
 // whyNotHeld distinguishes a transaction that was rolled back from one that the handler committed.
 func (cl *claim) whyNotHeld() error {
 	var row struct {
@@ -58,23 +74,19 @@ func (cl *claim) whyNotHeld() error {
 }
 
 // verifyTx returns errEnded if a statement of the handler ended the transaction. Asking the driver
-// costs nothing; if the driver says so, verifyTx asks the server too: outside of a transaction a
-// savepoint cannot be set, or is gone at once.
+// costs nothing; if the driver says so, verifyTx asks the server too.
 func (cl *claim) verifyTx() error {
 	if !cl.tx.Ended() {
 		return nil
 	}
-	_, err := cl.tx.ExecContext(cl.span.tx, `SAVEPOINT `+dialect.StandsSavepoint)
-	if err == nil {
-		_, err = cl.tx.ExecContext(cl.span.tx, `RELEASE SAVEPOINT `+dialect.StandsSavepoint)
-	}
-	switch {
+	switch err := database.Stands(cl.span.tx, cl.tx.Tx); {
 	case err == nil:
 		return nil
 	case dialect.Classify(err) == dialect.NoTransaction:
 		return errEnded
+	default:
+		return fmt.Errorf("check that the transaction is open: %w", err)
 	}
-	return fmt.Errorf("check that the transaction is open: %w", err)
 }
 
 // reportLostTx reports a handler that succeeded after its transaction was rolled back.

@@ -92,7 +92,8 @@ type Config struct {
 	Position func(*message.Message) (Position, error)
 
 	// Archive gets completed claims before the janitor deletes them; an error keeps them. What Archive
-	// writes through inbox.Tx is committed with the deletion. If it writes elsewhere, it can get a
+	// writes through inbox.Tx is committed with the deletion. On MySQL and MariaDB a deadlock or a schema
+	// statement ends that transaction, and the claims are kept. If it writes elsewhere, it can get a
 	// claim twice, and needs a timeout of seconds: copies of these messages wait for Archive, and on
 	// SQLite every writer does. A panic is an error.
 	Archive func(ctx context.Context, claims []ExpiredClaim) error

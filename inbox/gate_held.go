@@ -72,12 +72,9 @@ func (cl *claim) setAside() error {
 	if cl.verdict == stale && !cl.openRow {
 		return cl.tx.Rollback() // it needs no claim: a copy will be stale too
 	}
-	if err := cl.verifyClaim(nil); err != nil {
-		return err
-	}
 	var err error
 	if cl.verdict == stale {
-		err = cl.seal(cl.span.tx, cl.tx.Tx, nil)
+		err = cl.sealAndWrite(cl.span.tx, nil, nil)
 	} else {
 		err = cl.store()
 	}
@@ -101,6 +98,18 @@ func (cl *claim) store() error {
 	}
 	if cl.verdict == toHold {
 		open.status, open.delay = stored.Held, cl.heldFor.Microseconds()
+	}
+	var row newRow
+	err := cl.verifyAfter(nil, func() (err error) {
+		if !cl.openRow {
+			row, err = s.rowOf(ctx, cl.tx.Tx, cl, open)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if cl.verdict == toHold {
 		_, err := cl.tx.ExecContext(ctx, s.dialect.Gate.RaiseHeld, cl.waitsFor.Number, cl.id32, cl.waitsFor.id)
 		if err != nil {
 			return fmt.Errorf("record that a message is held: %w", err)
@@ -110,7 +119,7 @@ func (cl *claim) store() error {
 		return err
 	}
 	if !cl.openRow {
-		return cl.storeAside(ctx, cl.tx.Tx, open)
+		return cl.storeAside(ctx, cl.tx.Tx, row)
 	}
 	status, lease := stored.FailedRetryable, int64(0)
 	if cl.lease != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/database"
+	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/stored"
 )
@@ -270,7 +271,8 @@ func (j *janitor) withoutMessage(ctx context.Context, tx *sqlx.Tx, consumer int3
 	return slices.DeleteFunc(claims, func(c claimRow) bool { return kept[string(c.ID)] }), nil
 }
 
-// archive hands rows to Config.Archive in the transaction that deletes them.
+// archive hands rows to Config.Archive in the transaction that deletes them. It returns an error if Archive lost that
+// transaction, since MySQL and MariaDB would delete them all the same.
 func (j *janitor) archive(ctx context.Context, tx *sqlx.Tx, c stored.Consumer, rows []claimRow) error {
 	if j.store.config.Archive == nil {
 		return nil
@@ -291,6 +293,15 @@ func (j *janitor) archive(ctx context.Context, tx *sqlx.Tx, c stored.Consumer, r
 	}
 	if err := j.store.counted(give()); err != nil {
 		return fmt.Errorf("archive: %w", err)
+	}
+	if !j.store.dialect.CommitsOnDDL {
+		return nil
+	}
+	if err := database.Stands(ctx, tx); dialect.Classify(err) == dialect.NoTransaction {
+		return fmt.Errorf("archive: the database ended the transaction, by a deadlock or a schema statement, "+
+			"and Archive went on: return the error of each statement, and leave schema statements out of it: %w", err)
+	} else if err != nil {
+		return fmt.Errorf("check that the archive was written in the transaction: %w", err)
 	}
 	return nil
 }

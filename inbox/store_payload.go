@@ -40,6 +40,9 @@ var errNotKept = errors.New("the payload cannot be stored")
 // errNotIdentified says that a function of the service, such as Key, failed for now to identify a message.
 var errNotIdentified = errors.New("the message cannot be identified")
 
+// seals reports whether functions of the service are called for what is stored.
+func (s *Store) seals() bool { return s.config.Payloads != nil || s.config.BlobsAbove > 0 }
+
 // sealPayload returns the payload of msg as its row keeps it. It has written a blob outside the
 // database by then.
 func (s *Store) sealPayload(ctx context.Context, consumer, topic string, msg *message.Message) (storedPayload, error) {

@@ -2,6 +2,7 @@ package durable_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"net"
 	"strconv"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/inbox/payload"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -78,6 +80,27 @@ var inboxPayloadBodies = []testdb.Body{
 		require.ErrorIs(t, do(handle, msg.Copy()), errBoom)
 		require.NoError(t, do(handle, msg.Copy()))
 		assert.Equal(t, 2, runs.of(msg))
+	}},
+	{Name: "a handler that commits by itself and succeeds", Why: "it counts, though the codec cannot write in that transaction any more", Run: func(t *testing.T, db *testdb.DB) {
+		b := newBed(t, db)
+		store := b.storeWith(inbox.Config{Payloads: noting{}})
+		handle := millrace.Inbox{Store: store, Consumer: consumer, Options: inbox.Options{Journal: true}}.Middleware(silent(func(msg *message.Message) error {
+			tx, err := inbox.Tx(msg.Context())
+			if err == nil {
+				err = errors.Join(effect(msg), tx.Commit())
+			}
+			return err
+		}))
+		msg := newMessage()
+		if db.Dialect == "sqlite" { // which refuses the commit
+			require.ErrorIs(t, do(handle, msg.Copy()), inbox.ErrTxEndedByHandler)
+			return
+		}
+		for range 2 {
+			require.NoError(t, do(handle, msg.Copy()))
+			assert.Equal(t, 1, b.effects(msg))
+			assert.Len(t, b.journal(store), 1)
+		}
 	}},
 	{Name: "an epoch raised over sealed messages", Why: "the new key is made of what they are, not of how they are stored", Run: func(t *testing.T, db *testdb.DB) {
 		for name, down := range map[string]error{"open": nil, "not to be opened": errDown} {
@@ -244,6 +267,20 @@ var inboxPayloadBodies = []testdb.Body{
 		require.NoError(t, do(handle, msg.Copy()))
 		assert.Equal(t, 1, b.effects(msg))
 	})},
+}
+
+// noting is a codec that writes in the transaction that stores the message, and does not say why it cannot.
+type noting struct{}
+
+func (noting) Seal(ctx context.Context, info payload.Info, plain []byte) ([]byte, error) {
+	if rig.Exec(ctx, `INSERT INTO effects (uuid, run) VALUES (?, 0)`, "sealed "+info.UUID[:8]) != nil {
+		return nil, errBoom
+	}
+	return plain, nil
+}
+
+func (noting) Open(_ context.Context, _ payload.Info, sealed []byte) ([]byte, error) {
+	return sealed, nil
 }
 
 // runAsRouter runs h in a router that publishes to nowhere and never acks.
