@@ -154,6 +154,22 @@ var stepBodies = []testdb.Body{
 		rig.Purge(t, b.store)
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_steps`))
 	})},
+	{Name: "more steps that are kept than the janitor reads at once", Why: "it goes on behind them", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		pay := payStep{}
+		in := millrace.Deduplicate{Claims: b.store.Leases(), Consumer: "sender", Key: inbox.ByMetadata("order")}
+		_, err := in.Middleware(silent(pay.run))(ofOrder())
+		require.NoError(t, err)
+		b.storeIn(inbox.QueueConfig{}, newMessage())
+		b.db.Do(b, `UPDATE millrace_messages SET received_at = 1`)
+		b.db.Do(b, `
+			INSERT INTO millrace_steps (id, namespace, consumer, message_id, name, epoch, state, token, until, started_at)
+			SELECT `+b.db.Bytes("i")+`, s.namespace, s.consumer, s.message_id, s.name, 0, 2, 1, CASE WHEN i > 600 THEN 2 ELSE 1 END, 1
+			FROM millrace_steps s CROSS JOIN `+b.db.Numbers(601))
+		b.db.Do(b, `UPDATE millrace_steps SET consumer = ? WHERE until = 2`, []byte(consumer))
+		rig.Purge(t, b.store)
+		assert.Equal(t, 600, b.count(`SELECT COUNT(*) FROM millrace_steps WHERE until = 1`))
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_steps WHERE until = 2`), "its consumer knows its messages")
+	})},
 	{Name: "steps of a message that came again under its next key", Why: "they are kept as long as it is open, and not done again", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		pay := payStep{failing: true}
 		before := inbox.Options{Before: pay.run}
