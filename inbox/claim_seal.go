@@ -33,7 +33,7 @@ type sealedRows struct {
 // called.
 func (cl *claim) sealAndWrite(ctx context.Context, produced []*message.Message, late *flight.Late) error {
 	var rows sealedRows
-	err := cl.verifyAfter(late, func() (err error) {
+	err := cl.verifyAfter(late, func() (err error) { //nolint:contextcheck // the claim has a span of its own
 		rows, err = cl.sealRows(ctx, produced)
 		return err
 	})

@@ -21,7 +21,7 @@ import (
 func TestAServiceWithoutStepsIsWatched(t *testing.T) {
 	t.Parallel()
 	db := testdb.On(t, "postgres")
-		role := `"watched_` + strings.ReplaceAll(watermill.NewShortUUID(), "-", "") + `"`
+	role := `"watched_` + strings.ReplaceAll(watermill.NewShortUUID(), "-", "") + `"`
 	db.Do(t, `CREATE ROLE `+role)
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())

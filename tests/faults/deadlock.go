@@ -63,7 +63,7 @@ func NewUnlucky(t testing.TB, db *testdb.DB) *Unlucky {
 func (u *Unlucky) Seal(ctx context.Context, info payload.Info, plain []byte) ([]byte, error) {
 	if tx, err := inbox.Tx(ctx); err == nil { // a queue seals before its transaction
 		if u.Loses.CompareAndSwap(true, false) {
-			LoseDeadlock(u.t, u.db, tx)
+			LoseDeadlock(u.t, u.db, tx) //nolint:contextcheck // its statements belong to the test
 		}
 		const note = `INSERT INTO people (name) VALUES (?) ON DUPLICATE KEY UPDATE name = name`
 		if _, err := tx.ExecContext(ctx, note, info.Metadata.Get("person")); err != nil {
