@@ -60,7 +60,8 @@ var guards = []mutant{
 	{
 		name: "durable: take a standby's refusal for the last word", file: "pubsub/answer.go",
 		by:  guard{"./tests/durable", "TestConformance/^answers_during_a_fail-over$/sqlite"},
-		old: " || errors.Is(err, inbox.ErrReadOnly)\n", new: "\n",
+		old: "!passing(err) && (errors.Is(err, inbox.ErrLost)",
+		new: "(!passing(err) || errors.Is(err, inbox.ErrReadOnly)) && (errors.Is(err, inbox.ErrLost) || errors.Is(err, inbox.ErrReadOnly)",
 	},
 	{
 		name: "durable: wait for a dead session with all leases", file: "internal/dialect/mysql_queue.go",
