@@ -178,7 +178,7 @@ var common = Dialect{
 			JOIN millrace_consumers c ON c.id = m.consumer
 			WHERE c.namespace = ? AND m.original = ?
 			LIMIT ?
-		) collisions`,
+		) page`,
 	StoryAudit: `
 		SELECT a.id AS id, c.name, c.epoch, a.at AS at, a.actor, a.action, a.reason, a.detail
 		FROM millrace_audit a
@@ -198,7 +198,7 @@ var common = Dialect{
 			JOIN millrace_consumers c ON c.id = a.consumer
 			WHERE c.namespace = ? AND b.original = ?
 			LIMIT ?
-		) collisions
+		) page
 		ORDER BY at, id`,
 	StoryDropped: `
 		SELECT c.name, c.epoch, d.at, d.topic, d.reason
