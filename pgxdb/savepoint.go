@@ -40,7 +40,7 @@ func (n *nested) Rollback(context.Context) error {
 	n.run.Reclaim()
 	_, err := n.Exec(n.ctx, "ROLLBACK TO SAVEPOINT "+n.savepoint) //nolint:contextcheck // the caller's may have ended
 	if err != nil {
-		_ = n.tx.Rollback() // the error of the savepoint says more
+		n.run.GiveUp()
 	}
 	n.over = true
 	return err

@@ -26,3 +26,8 @@ func (t *Tx) Reclaim() {
 		(*end)()
 	}
 }
+
+// GiveUp rolls the transaction back: a part of it that the handler has given up is still there.
+func (t *Tx) GiveUp() {
+	_ = t.tx.Rollback() // who commits is told
+}
