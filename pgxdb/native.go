@@ -57,7 +57,11 @@ type native struct {
 
 	savepoints *atomic.Int64 // so far, of which this may be one
 	over       bool          // as a savepoint may be
+	within     *native       // of a savepoint
 }
+
+// ended reports whether t, or what it is within, is over.
+func (t *native) ended() bool { return t.over || t.within != nil && t.within.ended() }
 
 // borrow is an argument of a statement that is not run. Instead, use is called with the connection. It reaches the
 // connection through pgx's driver as well as through this package's.
@@ -77,7 +81,7 @@ func (*borrow) Value() (driver.Value, error) { return nil, errOtherDriver }
 // with calls use, which runs a statement, while nobody else uses the connection.
 func (t *native) with(ctx context.Context, statement string, use func(*pgx.Conn) error) error {
 	switch {
-	case t.over:
+	case t.ended():
 		return pgx.ErrTxClosed
 	case t.run.Lent():
 		return ErrBusy
@@ -186,7 +190,7 @@ func statementsOf(b *pgx.Batch) string {
 // lend borrows the connection for a statement until the loan is over.
 func (t *native) lend(ctx context.Context, statement string) (*pgx.Conn, *loan, error) {
 	switch {
-	case t.over:
+	case t.ended():
 		return nil, nil, pgx.ErrTxClosed
 	case !t.run.Lend():
 		return nil, nil, ErrBusy

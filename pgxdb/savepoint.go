@@ -19,7 +19,9 @@ func (t *native) Begin(ctx context.Context) (pgx.Tx, error) {
 	if _, err := t.Exec(ctx, "SAVEPOINT "+name); err != nil {
 		return nil, err
 	}
-	return &nested{native: *t, savepoint: name}, nil
+	n := &nested{native: *t, savepoint: name}
+	n.within = t
+	return n, nil
 }
 
 // Commit releases the savepoint. After an error it can still be rolled back, as pgx.BeginFunc does.
@@ -34,7 +36,7 @@ func (n *nested) Commit(ctx context.Context) error {
 // Rollback closes rows and batches that were left open, and goes back to the savepoint, also where the context of the
 // caller has ended. If it cannot, it rolls back the whole transaction: what was given up must not be committed.
 func (n *nested) Rollback(context.Context) error {
-	if n.over {
+	if n.ended() {
 		return pgx.ErrTxClosed
 	}
 	n.run.Reclaim()

@@ -135,9 +135,12 @@ func TestAnEndedSavepoint(t *testing.T) {
 			require.NoError(t, in(t, pool, func(ctx context.Context, tx pgx.Tx) error {
 				sp, err := tx.Begin(ctx)
 				require.NoError(t, err)
+				inner, err := sp.Begin(ctx)
+				require.NoError(t, err)
 				require.NoError(t, end(ctx, sp))
 				for what, use := range uses {
 					assert.ErrorIs(t, use(ctx, sp), pgx.ErrTxClosed, "%s after %s", what, how)
+					assert.ErrorIs(t, use(ctx, inner), pgx.ErrTxClosed, "%s inside, after %s", what, how)
 				}
 				_, err = tx.Exec(ctx, `INSERT INTO work VALUES (7) ON CONFLICT DO NOTHING`)
 				return err

@@ -19,12 +19,12 @@ var (
 // ErrCharset says that the connections change texts on their way.
 var ErrCharset = errors.New("the connection cannot carry each character: remove charset and collation from the connection string, or set charset=utf8mb4")
 
-// Legible returns an ErrCharset that names charset, unless it is empty.
+// Legible returns an ErrCharset that says what is wrong, unless that is empty.
 func Legible(charset string) error {
 	if charset == "" {
 		return nil
 	}
-	return fmt.Errorf("%w (it is %s)", ErrCharset, charset)
+	return fmt.Errorf("%w (%s)", ErrCharset, charset)
 }
 
 // unavailable is an ErrUnavailable of a server that answers. Its text names the cause.

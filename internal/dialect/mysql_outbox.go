@@ -11,19 +11,20 @@ const (
 	mysqlAsides = `JSON_TABLE(?, '$[*]' COLUMNS (
 			id BIGINT PATH '$.id', at BIGINT PATH '$.at', status SMALLINT PATH '$.status', delay BIGINT PATH '$.delay',
 			attempts INT PATH '$.attempts', error TEXT PATH '$.error', blocks BIGINT PATH '$.blocks')) j`
+
+	// mysqlCharset is empty if texts come through the connection as they are.
+	mysqlCharset = `CASE
+			WHEN @@character_set_client <> 'utf8mb4' THEN CONCAT('character_set_client is ', @@character_set_client)
+			WHEN @@character_set_connection <> 'utf8mb4' THEN CONCAT('character_set_connection is ', @@character_set_connection)
+			WHEN @@character_set_results <> 'utf8mb4' THEN CONCAT('character_set_results is ', @@character_set_results)
+			ELSE ''
+		END`
 )
 
 // MariaDB reads a whole key to find the message before another one, and all that was sent of the key, as long as some transaction
 // can still see it. So SelectPending does not search for each message: SelectShortKeys reads each key once, and of a long one only
 // the beginning. Its outer LIMIT keeps the servers from asking for each message again whether the key is long. MySQL would sort the
 // whole key for an order by id alone.
-// mysqlCharset is empty if texts come through the connection as they are.
-const mysqlCharset = `CASE
-			WHEN @@character_set_client = 'utf8mb4' AND @@character_set_connection = 'utf8mb4'
-				AND COALESCE(@@character_set_results, 'utf8mb4') = 'utf8mb4' THEN ''
-			ELSE @@character_set_client
-		END`
-
 var mysqlOutbox = Outbox{
 	SelectWhereabouts: `
 		SELECT LOWER(DATABASE()), applied_at

@@ -149,7 +149,8 @@ func (d *database) enrollGroup(ctx context.Context, db *sqlx.DB, topic, group st
 	}
 	if found != "" && found != group {
 		return fmt.Errorf("consumer group %q would share the offset of group %q, since the table takes their names for the same, "+
-			"and each would miss what the other acks; choose another name, or tell them apart: %s",
+			"and each would miss what the other acks: if the two are one group, call it %[2]q; else choose another name, or tell them apart, "+
+			"and %[1]q begins with the oldest message: %[3]s",
 			group, found, fmt.Sprintf(d.widen, d.offsets(topic), "consumer_group", d.varchar))
 	}
 	return nil
