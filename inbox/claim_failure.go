@@ -97,11 +97,13 @@ func (cl *claim) takeBack(cause error) (reopened bool, err error) {
 func (cl *claim) reopen(ctx context.Context, tx *sqlx.Tx, cause error) error {
 	s := cl.consumer.store
 	var row *newRow
-	if cl.queueAttempt() == nil {
+	kept := cl.queueAttempt() == nil // else the queue records the failure: both would count two attempts
+	if kept {
 		var err error
 		if row, err = cl.sealFailure(ctx, tx, cause); err != nil && !errors.Is(err, errNotKept) {
 			return err
 		}
+		kept = err == nil
 	}
 	if err := s.reopen(ctx, tx, cl.id32, cl.token, cl.id); err != nil {
 		return err
@@ -131,8 +133,8 @@ func (cl *claim) reopen(ctx context.Context, tx *sqlx.Tx, cause error) error {
 			return fmt.Errorf("its lease lapsed, and whoever took the message found it handled: %w", err)
 		}
 	}
-	if cl.queueAttempt() != nil {
-		return nil // the queue records the failure: both would count two attempts
+	if !kept {
+		return nil
 	}
 	if err := cl.putFailure(ctx, tx, cause, row); !errors.Is(err, errNotKept) {
 		return err

@@ -98,7 +98,7 @@ func (l *leaseDelivery) confirm() error {
 	for try := 0; ; try++ {
 		err := l.confirmOnce(sure)
 		if try > 0 && errors.Is(err, ErrLeaseLost) && lasts(sure) {
-			err = l.confirmAgain(err)
+			err = l.confirmAgain(sure, err)
 		}
 		waits := lasts(sure) && l.consumer.leases.owner.heldUp(err)
 		switch {
@@ -126,11 +126,15 @@ func (l *leaseDelivery) confirmOnce(sure time.Time) error {
 }
 
 // confirmAgain finds out whether an earlier try succeeded and only its answer was lost. It confirms a key
-// that the store has forgotten.
-func (l *leaseDelivery) confirmAgain(lost error) error {
-	store, config, ctx := l.consumer.leases.store, &l.consumer.config, context.WithoutCancel(l.ctx)
+// that the store has forgotten. An answer counts only while nobody else can have taken the key.
+func (l *leaseDelivery) confirmAgain(sure time.Time, lost error) error {
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(l.ctx), sure)
+	defer cancel()
+	store, config := l.consumer.leases.store, &l.consumer.config
 	state, err := store.Acquire(ctx, l.id, l.token, config.Lease)
 	switch {
+	case !lasts(sure):
+		return lost
 	case err != nil:
 		return err
 	case state.Status == lease.Confirmed:

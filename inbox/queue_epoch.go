@@ -85,7 +85,7 @@ func (q *Queue) adoptFrom(ctx context.Context, from olderEpoch, to int32) error 
 	for opened := map[int64]rekeyed(nil); ; {
 		var done adopted
 		bound, cancel := context.WithTimeout(ctx, longest)
-		err := q.write(bound, func(tx *sqlx.Tx, tell tellParked) (err error) {
+		err := q.write(bound, func(bound context.Context, tx *sqlx.Tx, tell tellParked) (err error) {
 			done, err = q.adoptSome(bound, tx, from.ID, to, same, opened, atOnce, tell)
 			return err
 		})

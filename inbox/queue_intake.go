@@ -241,7 +241,7 @@ func (s *straight) fail(ctx context.Context) (kept bool, err error) {
 	var parked *arrival
 	var failed bool
 	if err = q.seal(ctx, a); err == nil {
-		err = q.write(ctx, func(tx *sqlx.Tx, tell tellParked) (err error) {
+		err = q.write(ctx, func(ctx context.Context, tx *sqlx.Tx, tell tellParked) (err error) {
 			parked, failed, err = q.putFailed(ctx, tx, id, a, tell)
 			return err
 		})

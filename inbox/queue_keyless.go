@@ -60,7 +60,7 @@ func (q *Queue) keep(ctx context.Context, a *arrival) (fresh bool, err error) {
 	}
 	var kept *arrival
 	if err == nil {
-		err = q.write(ctx, func(tx *sqlx.Tx, tell tellParked) (err error) {
+		err = q.write(ctx, func(ctx context.Context, tx *sqlx.Tx, tell tellParked) (err error) {
 			kept, err = q.putTerminal(ctx, tx, id, a, tell)
 			return err
 		})

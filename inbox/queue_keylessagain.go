@@ -74,7 +74,7 @@ func (l *Leased) findKey(ctx context.Context) (notNow, err error) {
 	var known bool
 	bound, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
-	err = q.write(bound, func(tx *sqlx.Tx, tell tellParked) (err error) {
+	err = q.write(bound, func(bound context.Context, tx *sqlx.Tx, tell tellParked) (err error) {
 		parked, known, err = l.name(bound, tx, a, tell)
 		return err
 	})

@@ -177,7 +177,7 @@ func (l *Leased) move(ctx context.Context, f fate, what occasion) error {
 	defer cancel()
 	s := l.queue.store
 	became := f
-	err := l.queue.write(ctx, func(tx *sqlx.Tx, tell tellParked) (err error) {
+	err := l.queue.write(ctx, func(ctx context.Context, tx *sqlx.Tx, tell tellParked) (err error) {
 		if became, err = l.openClaim(ctx, tx, f); err != nil {
 			return err
 		}

@@ -19,9 +19,9 @@ import (
 type tellParked func(msg *message.Message, reason string) error
 
 // write runs work in a transaction, in which work can call OnPark. If OnPark fails, write runs work
-// again without it: a message that cannot be announced is parked all the same. If the database went
-// away meanwhile, write fails: the message is parked later, with its announcement.
-func (q *Queue) write(ctx context.Context, work func(tx *sqlx.Tx, tell tellParked) error) error {
+// again without it, with time of its own: a message that cannot be announced is parked all the same. If
+// the database went away meanwhile, write fails: the message is parked later, with its announcement.
+func (q *Queue) write(ctx context.Context, work func(ctx context.Context, tx *sqlx.Tx, tell tellParked) error) error {
 	if q.config.OnPark == nil {
 		return q.silently(ctx, work)
 	}
@@ -30,7 +30,7 @@ func (q *Queue) write(ctx context.Context, work func(tx *sqlx.Tx, tell tellParke
 		own = ambient.New(tx, q.store.db.DB)
 		defer own.End()
 		within := ambient.With(ctx, own)
-		return work(tx, func(msg *message.Message, reason string) error {
+		return work(ctx, tx, func(msg *message.Message, reason string) error {
 			msg.SetContext(within)
 			err := q.onPark(msg, reason)
 			// MySQL ends the connection of whoever sends it too large a statement.
@@ -51,12 +51,14 @@ func (q *Queue) write(ctx context.Context, work func(tx *sqlx.Tx, tell tellParke
 	}
 	q.store.log.Error("inbox: OnPark failed; the message is parked without it", failed.cause,
 		q.fields().Add(watermill.LogFields{"message_uuid": failed.uuid, "reason": failed.reason}))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), longest) // OnPark may have hung
+	defer cancel()
 	return q.silently(ctx, work)
 }
 
-func (q *Queue) silently(ctx context.Context, work func(tx *sqlx.Tx, tell tellParked) error) error {
+func (q *Queue) silently(ctx context.Context, work func(ctx context.Context, tx *sqlx.Tx, tell tellParked) error) error {
 	return q.store.db.Write(ctx, func(tx *sqlx.Tx) error {
-		return work(tx, func(*message.Message, string) error { return nil })
+		return work(ctx, tx, func(*message.Message, string) error { return nil })
 	})
 }
 

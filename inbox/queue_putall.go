@@ -44,7 +44,7 @@ func (q *Queue) putTogether(ctx context.Context, consumer int32, all []*arrival)
 	var parked, kept []*arrival
 	err := errDisputed
 	for errors.Is(err, errDisputed) || errors.Is(err, errOvertaken) {
-		err = q.write(ctx, func(tx *sqlx.Tx, tell tellParked) (err error) {
+		err = q.write(ctx, func(ctx context.Context, tx *sqlx.Tx, tell tellParked) (err error) {
 			parked, kept, err = q.putIn(ctx, tx, consumer, all, tell)
 			if divisible && dialect.Classify(err) == dialect.Contention {
 				return &crossedError{err}

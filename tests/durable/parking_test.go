@@ -97,6 +97,14 @@ var parkingBodies = []testdb.Body{
 		rig.Eventually(b, "it waits for an operator", func() bool { return b.open(admin.FailedTerminal) == 1 })
 		assert.Equal(t, 0, b.effects(msg), "what OnPark did is undone")
 	})},
+	{Name: "a dead letter that hangs", Why: "the message is parked once the time of the transaction is over", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		durable := quick(b.store)
+		durable.Mode, durable.Lease = pubsub.StoreFirst, time.Minute // it handles from the table
+		durable.OnPark = func(msg *message.Message, _ string) error { <-msg.Context().Done(); return msg.Context().Err() }
+		s := b.inboxed(durable, func(*message.Message) error { return inbox.Terminal(errBoom) })
+		assert.True(t, s.deliver(newMessage()))
+		rig.Eventually(b, "it waits for an operator", func() bool { return b.open(admin.FailedTerminal) == 1 })
+	})},
 	{Name: "a dead letter larger than a packet", Why: "MySQL cuts the connection, and the message is parked all the same", Run: inBothModes(func(t *testing.T, b *bed, mode pubsub.Mode) {
 		letters := rig.NewOutbox(t, b.db.DB, outbox.Config{})
 		store, _ := b.filing(newBlobs(t), time.Hour)
