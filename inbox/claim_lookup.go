@@ -109,7 +109,7 @@ func (cl *claim) completed(ctx context.Context, row lookup) (next move, err erro
 	}
 	if row.Outcome != nil {
 		cl.outcome, err = cl.consumer.store.openOutcome(ctx, cl.consumer.config.Name, string(row.Topic), row.Outcome)
-		if unopenable(err) { // to refuse each copy would stop the consumer
+		if unopenable(err) && d.lease == nil { // to refuse each copy would stop the consumer; a queue would delete the outcome
 			d.log().Error("inbox: what a handler produced cannot be opened, and stays stored", err, nil)
 			cl.answer = ReasonCompleted
 			return done, nil

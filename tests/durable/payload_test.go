@@ -1,9 +1,12 @@
 package durable_test
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -198,6 +201,42 @@ var unreadableBodies = []testdb.Body{
 		rig.Eventually(b, "it is published", func() bool { return b.rows() == 0 && len(s.published.Messages()) == 1 })
 		assert.Equal(t, 1, b.effects(msg))
 	})},
+	{Name: "an outcome, in a process with another key", Why: "it stays for one that has the key", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		var opened atomic.Int64
+		of := func(key byte) *service {
+			ring := payload.KeyRing{Current: "k", Keys: map[string][]byte{"k": bytes.Repeat([]byte{key}, 32)}}
+			store := b.sealing(countedKeys{ring, &opened})
+			return b.start(storeFirst(store), func(msg *message.Message) ([]*message.Message, error) {
+				return []*message.Message{message.NewMessage("invoice", []byte("7 EUR"))}, effect(msg)
+			}, millrace.Inbox{Store: store}.Middleware)
+		}
+		s := of(1)
+		s.published.FailWith(errBoom)
+		msg := newMessage()
+		require.True(t, s.deliver(msg))
+		rig.Eventually(b, "it is handled", func() bool { return b.open(admin.Settling) == 1 })
+		require.NoError(t, s.router.Close())
+		opened.Store(0)
+		s = of(2)
+		rig.Eventually(b, "it was tried several times", func() bool { return opened.Load() > 10 || b.rows() == 0 })
+		assert.Empty(t, s.published.Messages())
+		require.NoError(t, s.router.Close())
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_outcomes`))
+		s = of(1)
+		rig.Eventually(b, "it is published", func() bool { return b.rows() == 0 && len(s.published.Messages()) == 1 })
+		assert.Equal(t, 1, b.effects(msg))
+	})},
+}
+
+// countedKeys counts how often a key is asked for to open something.
+type countedKeys struct {
+	payload.KeyRing
+	opened *atomic.Int64
+}
+
+func (c countedKeys) OpenKey(ctx context.Context, info payload.Info, id string) ([]byte, error) {
+	c.opened.Add(1)
+	return c.KeyRing.OpenKey(ctx, info, id)
 }
 
 func (b *bed) putBroken(config inbox.QueueConfig, msg *message.Message) {
