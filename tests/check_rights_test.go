@@ -26,7 +26,7 @@ func TestCheckFindsAMissingPrivilege(t *testing.T) {
 	t.Parallel()
 	db := testdb.On(t, "postgres")
 	migrate(t, db, inbox.Config{})
-	role := roleOf(t, db)
+	role := db.Role(t)
 	db.Do(t, `GRANT SELECT ON ALL TABLES IN SCHEMA public TO "`+role+`"`)
 	found := check(t, documented(t, db, "role", role), inbox.Config{})
 	require.Equal(t, []string{"error privileges", "warning privileges", "warning privileges"}, subjects(found))
@@ -55,7 +55,7 @@ func rightless(t *testing.T, db *testdb.DB) (role string, pool *sqlx.DB) {
 		db.Do(t, `REVOKE ALL ON `+l.database+`.* FROM `+l.user)
 		return `'` + l.user + `'@'%'`, l.pool
 	}
-	pool = db.Open(t, testdb.Params("role", roleOf(t, db))).DB
+	pool = db.Open(t, testdb.Params("role", db.Role(t))).DB
 	require.NoError(t, pool.GetContext(t.Context(), &role, `SELECT quote_ident(current_user)`))
 	return role, pool
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -216,19 +215,6 @@ func TestCheckFindsModesOfMariaDB(t *testing.T) {
 	}
 }
 
-// roleOf is a role of PostgreSQL that may do nothing yet.
-func roleOf(t *testing.T, db *testdb.DB) string {
-	t.Helper()
-	role := "reader_" + strings.ReplaceAll(watermill.NewShortUUID(), "-", "")
-	db.Do(t, `CREATE ROLE "`+role+`"`)
-	t.Cleanup(func() {
-		ctx := context.WithoutCancel(t.Context())
-		_, _ = db.ExecContext(ctx, `DROP OWNED BY "`+role+`"`) // the next statement tells
-		_, err := db.ExecContext(ctx, `DROP ROLE "`+role+`"`)
-		assert.NoError(t, err)
-	})
-	return role
-}
 
 // What is acked before it is handled waits where no broker shows it, so a queue that nothing watches is told of.
 func TestAQueueThatNothingWatchesIsToldOf(t *testing.T) {

@@ -199,7 +199,7 @@ func tableless(t *testing.T, db *testdb.DB) *sqlx.DB {
 		db.Do(t, `GRANT SELECT, INSERT, UPDATE, DELETE ON `+l.database+`.* TO `+l.user)
 		return l.pool
 	}
-	role := roleOf(t, db)
+	role := db.Role(t)
 	db.Do(t, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO "`+role+`"`)
 	return db.Open(t, testdb.Params("role", role)).DB
 }

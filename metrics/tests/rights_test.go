@@ -1,11 +1,9 @@
 package tests_test
 
 import (
-	"context"
 	"strings"
 	"testing"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
@@ -21,21 +19,14 @@ import (
 func TestAServiceWithoutStepsIsWatched(t *testing.T) {
 	t.Parallel()
 	db := testdb.On(t, "postgres")
-	role := `"watched_` + strings.ReplaceAll(watermill.NewShortUUID(), "-", "") + `"`
-	db.Do(t, `CREATE ROLE `+role)
-	t.Cleanup(func() {
-		ctx := context.WithoutCancel(t.Context())
-		_, _ = db.ExecContext(ctx, `DROP OWNED BY `+role) // the next statement tells
-		_, err := db.ExecContext(ctx, `DROP ROLE `+role)
-		assert.NoError(t, err)
-	})
-	db.Do(t, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO `+role)
-	db.Do(t, `REVOKE ALL ON millrace_steps FROM `+role)
+	role := db.Role(t)
+	db.Do(t, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO "`+role+`"`)
+	db.Do(t, `REVOKE ALL ON millrace_steps FROM "`+role+`"`)
 
 	registry := prometheus.NewPedanticRegistry()
 	m, err := metrics.NewBuilder(registry, metrics.Config{Timeout: rig.Patience})
 	require.NoError(t, err)
-	pool := db.Open(t, testdb.Params("role", strings.Trim(role, `"`)))
+	pool := db.Open(t, testdb.Params("role", role))
 	require.NoError(t, m.WatchStore(rig.NewStore(t, pool.DB, inbox.Config{WithoutPlugin: true})))
 	require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(`
 		# HELP millrace_inbox_up 1 if the last look at the tables succeeded.

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -53,14 +52,7 @@ func fullFile(s *shop) string {
 
 // postgresReader connects as a role that may only read.
 func postgresReader(s *shop) string {
-	role := "reader_" + strings.ToLower(watermill.NewShortUUID())
-	s.exec(`CREATE ROLE "` + role + `"`)
-	s.Cleanup(func() {
-		ctx := context.WithoutCancel(s.Context())
-		_, _ = s.db.ExecContext(ctx, `DROP OWNED BY "`+role+`"`) // the next statement tells
-		_, err := s.db.ExecContext(ctx, `DROP ROLE "`+role+`"`)
-		assert.NoError(s, err)
-	})
+	role := s.db.Role(s)
 	s.exec(`GRANT SELECT ON ALL TABLES IN SCHEMA public TO "` + role + `"`)
 	return s.db.Open(s, testdb.Params("role", role)).DSN
 }
