@@ -215,7 +215,6 @@ func TestCheckFindsModesOfMariaDB(t *testing.T) {
 	}
 }
 
-
 // What is acked before it is handled waits where no broker shows it, so a queue that nothing watches is told of.
 func TestAQueueThatNothingWatchesIsToldOf(t *testing.T) {
 	t.Parallel()
