@@ -107,6 +107,7 @@ type Queue struct {
 	paused atomic.Bool  // by an operator, as the last take read it
 	routed atomic.Bool  // messages arrive through a router, which names their handler
 	saw    atomic.Pointer[sawConsumer]
+	slow   atomic.Int32 // looks that had no answer in time
 
 	unopened   atomic.Int32 // payloads in a row that could not be opened
 	unopenable *recent.Set  // their messages, each with the number of payloads opened until then
@@ -172,8 +173,29 @@ func (q *Queue) Config() QueueConfig { return q.config }
 // soon bounds what a queue asks of the database at once. A process renews its leases at each third of their time: what
 // hangs for longer must not hold up the next renewal, nor take messages later that this process has itself.
 func (q *Queue) soon(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, q.bound(longest))
+}
+
+func (q *Queue) bound(most time.Duration) time.Duration {
 	const least = 2 * time.Second
-	return context.WithTimeout(ctx, min(max(q.config.Lease/3, least), longest))
+	return min(max(q.config.Lease/3, least), most)
+}
+
+// look is soon for a look at the table. After one that had no answer in time the next may take twice as long, up to a
+// third of the lease: where a look needs longer, on a slow database, it must succeed in the end.
+func (q *Queue) look(ctx context.Context) (within context.Context, ended func()) {
+	const doublings = 10
+	began := time.Now()
+	within, cancel := context.WithTimeout(ctx, q.bound(longest<<min(q.slow.Load(), doublings)))
+	return within, func() {
+		switch {
+		case within.Err() != nil && ctx.Err() == nil:
+			q.slow.Add(1)
+		case time.Since(began) < longest:
+			q.slow.Store(0)
+		}
+		cancel()
+	}
 }
 
 // longest bounds a transaction of a queue.

@@ -28,8 +28,8 @@ func (q *Queue) Take(ctx context.Context, limit int, horizon time.Duration) ([]*
 // as handed out along with their lease, where that is possible, which saves [Queue.HandOut] a
 // write.
 func (q *Queue) TakeOut(ctx context.Context, out, limit int, horizon time.Duration) ([]*Leased, time.Duration, error) {
-	soon, cancel := q.soon(ctx)
-	defer cancel()
+	soon, ended := q.look(ctx)
+	defer ended()
 	row, err := q.consumer(soon, horizon)
 	if err == nil {
 		q.paused.Store(row.Paused)

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -146,9 +145,7 @@ var formerBodies = []testdb.Body{
 		require.NoError(t, s.router.Close())
 		_, err := admin.New(b.store).RetryAll(t.Context(), admin.Filter{}, ada, nil, admin.Pace{})
 		require.NoError(t, err)
-		taken, _, err := b.storeIn(inbox.QueueConfig{}).TakeOut(t.Context(), 1, 1, time.Second)
-		require.NoError(t, err)
-		require.Len(t, taken, 1)
+		require.Len(t, rig.TakeOut(t, b.storeIn(inbox.QueueConfig{}), 1, 1), 1)
 		assert.True(t, next().deliver(another(msg)))
 		rig.Eventually(b, "the copy is closed", func() bool { return b.moved() == 0 })
 		assert.Equal(t, []int{1, 1}, []int{runs.of(msg), b.rows()})

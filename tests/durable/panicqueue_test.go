@@ -52,9 +52,7 @@ var outlivedBodies = []testdb.Body{
 		other := rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: consumer, Lease: time.Second})
 		msgs := []*message.Message{newBad(bad), newMessage()}
 		require.NoError(t, other.Put(t.Context(), "orders", msgs...))
-		taken, _, err := other.TakeOut(t.Context(), len(msgs), len(msgs), time.Minute)
-		require.NoError(t, err)
-		require.Len(t, taken, len(msgs), "they are never answered")
+		require.Len(t, rig.TakeOut(t, other, len(msgs), len(msgs)), len(msgs), "they are never answered")
 		pool := db.Open(t)
 		pool.SetMaxOpenConns(3)
 		store := rig.NewStore(t, pool.DB, inbox.Config{Observers: []inbox.Observer{loud(inbox.KindReclaimed)}})

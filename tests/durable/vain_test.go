@@ -171,8 +171,7 @@ var vainBodies = []testdb.Body{
 		assert.Equal(t, 3, v.open(admin.Received), "what failed is undone")
 		v.pool.Set(faults.Plan{})
 
-		taken, _, err = v.queue.TakeOut(t.Context(), 2, 10, time.Second)
-		require.NoError(t, err)
+		taken = rig.TakeOut(t, v.queue, 2, 10)
 		require.Len(t, taken, 3)
 		assert.Equal(t, 2, v.open(admin.InProgress))
 		v.pool.Set(faults.Plan{Before: func(context.Context, string) error { return errFault }})
@@ -183,8 +182,7 @@ var vainBodies = []testdb.Body{
 		require.NoError(t, v.queue.PutBack(t.Context(), taken...))
 		assert.Equal(t, 3, v.open(admin.Received), "as if nothing had happened")
 
-		taken, _, err = v.queue.TakeOut(t.Context(), 2, 10, time.Second)
-		require.NoError(t, err)
+		taken = rig.TakeOut(t, v.queue, 2, 10)
 		require.Len(t, taken, 3)
 		v.lapse()
 		for range 2 {
