@@ -71,7 +71,7 @@ var postgresOutbox = Outbox{
 			LIMIT (SELECT 1)) first`,
 	SelectAside: `
 		SELECT id FROM millrace_outbox
-		WHERE id = ` + postgresIDs + postgresFresh + ` AND status IN (1, 3)`,
+		WHERE id = ` + postgresIDs + postgresFresh + ` AND status + 0 IN (1, 3)`,
 	SelectKey: `
 		SELECT o.*
 		FROM json_to_recordset($1::JSON) AS j (key BIGINT, after BIGINT, "limit" BIGINT), LATERAL (
