@@ -41,6 +41,7 @@ type call struct {
 }
 
 type item struct {
+	uuid    string // of its message, which is the caller's again when Publish has returned
 	id      string
 	size    int
 	confirm *amqp091.DeferredConfirmation // nil until it is sent
@@ -61,7 +62,7 @@ func (c *call) run() {
 			c.awaitAll()
 			c.items[i].err = outbox.Permanent(fmt.Errorf("marshal it: %w", err))
 			c.failFrom(i+1, fmt.Errorf("not sent, to keep the order: message %q before it cannot be marshalled",
-				c.messages[i].UUID))
+				c.items[i].uuid))
 			break
 		}
 		if c.awaitRoom(i); c.broken == nil {
@@ -208,7 +209,7 @@ func (c *call) returned(r amqp091.Return) {
 }
 
 func (c *call) overdue() error {
-	return fmt.Errorf("%w: RabbitMQ did not answer for %v", ErrUnconfirmed, c.timeout)
+	return fmt.Errorf("%w: RabbitMQ did not answer for %v%s", ErrUnconfirmed, c.timeout, c.channel.session.because())
 }
 
 // blame gives each message without an answer its error.
@@ -275,7 +276,7 @@ func (c *call) result() error {
 	for i := range c.items {
 		if err := c.items[i].err; err != nil {
 			failed = true
-			errs[i] = errorf("publish message %q to topic %q: %w", c.messages[i].UUID, c.topic, err)
+			errs[i] = errorf("publish message %q to topic %q: %w", c.items[i].uuid, c.topic, err)
 		}
 	}
 	switch {

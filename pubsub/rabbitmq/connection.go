@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
@@ -19,8 +20,18 @@ const farewell = 5 * time.Second
 // session is one connection, and how to break it when nothing can be written to it.
 type session struct {
 	*amqp091.Connection
-	sever func()
-	lost  <-chan *amqp091.Error // gets why the connection ended; nil if it is shared
+	sever   func()
+	lost    <-chan *amqp091.Error   // gets why the connection ended; nil if it is shared
+	blocked <-chan amqp091.Blocking // gets when an alarm of the server begins and ends; nil if it is shared
+	alarm   atomic.Pointer[string]  // the server's, while it lasts
+}
+
+// because returns why the server may not answer.
+func (s *session) because() string {
+	if alarm := s.alarm.Load(); alarm != nil {
+		return ": it takes no messages while it is " + *alarm
+	}
+	return ""
 }
 
 // dial connects and logs in.
@@ -50,7 +61,8 @@ func dial(config amqp.ConnectionConfig) (*session, error) {
 	}
 	connected = true
 	lost := conn.NotifyClose(make(chan *amqp091.Error, 1)) // before anybody uses it: later the reason may be gone
-	return &session{conn, func() { _ = wire.Close() }, lost}, nil
+	blocked := conn.NotifyBlocked(make(chan amqp091.Blocking, 1))
+	return &session{Connection: conn, sever: func() { _ = wire.Close() }, lost: lost, blocked: blocked}, nil
 }
 
 // settingsOf copies the settings that amqp091 writes to: one Config may serve several connections.
@@ -153,7 +165,7 @@ func (s shared) current() (*session, error) {
 	if conn.IsClosed() {
 		return nil, ErrNotConnected
 	}
-	return &session{conn, func() { _ = conn.CloseDeadline(time.Now()) }, nil}, nil
+	return &session{Connection: conn, sever: func() { _ = conn.CloseDeadline(time.Now()) }}, nil
 }
 
 func (s shared) close() error { return nil }

@@ -295,10 +295,15 @@ func TestPublishGivesUpInTimeWhenTheBrokerBlocks(t *testing.T) {
 	s := servers.RabbitMQ(t, "vm_memory_high_watermark.absolute = 1MB")
 	broker := rabbitmq.NewQueueConfig(s.URL(), rabbitmq.Queues{})
 	require.NoError(t, rabbitmq.Declare(broker, "things"))
-	p := publisher(t, broker, rabbitmq.PublisherConfig{Timeout: 300 * time.Millisecond})
+	heard := make(diary, 1000)
+	p := publisher(t, broker, rabbitmq.PublisherConfig{Timeout: 300 * time.Millisecond, Logger: heard})
 	for range 3 {
 		require.ErrorIs(t, p.Publish("things", newMessages(3)...), rabbitmq.ErrUnconfirmed)
 	}
+	heard.until(t, "RabbitMQ takes no messages: low on memory")
+	err := p.Publish("things", newMessages(3)...)
+	require.ErrorIs(t, err, rabbitmq.ErrUnconfirmed)
+	require.ErrorContains(t, err, "it takes no messages while it is low on memory")
 	endsInTime(t, p.Close)
 }
 

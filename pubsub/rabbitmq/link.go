@@ -2,6 +2,7 @@ package rabbitmq
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
 // link keeps one connection and makes a new one when it is lost.
@@ -103,16 +105,38 @@ func (l *link) keep(s *session) {
 	pauses := newPauses(l.config)
 	for s != nil {
 		began := time.Now()
+		reason, closed := l.watch(s)
+		if closed {
+			return
+		}
+		s.sever() // amqp091 waits for a blocked writer before it closes the socket
+		if !refused(reason) || time.Since(began) >= pauses.BackoffMaxInterval {
+			pauses = newPauses(l.config)
+			s = l.replace(lossOf(reason), 0)
+		} else {
+			s = l.replace(lossOf(reason), pauses.next())
+		}
+	}
+}
+
+// watch waits until s is lost or the link closed, and meanwhile tells of alarms.
+func (l *link) watch(s *session) (lost *amqp091.Error, closed bool) {
+	for blocked := s.blocked; ; {
 		select {
 		case <-l.closing:
-			return
+			return nil, true
 		case reason := <-s.lost:
-			s.sever() // amqp091 waits for a blocked writer before it closes the socket
-			if !refused(reason) || time.Since(began) >= pauses.BackoffMaxInterval {
-				pauses = newPauses(l.config)
-				s = l.replace(lossOf(reason), 0)
-			} else {
-				s = l.replace(lossOf(reason), pauses.next())
+			return reason, false
+		case alarm, open := <-blocked:
+			switch {
+			case !open: // lost says why
+				blocked = nil
+			case alarm.Active:
+				s.alarm.Store(&alarm.Reason)
+				l.logger.Error("RabbitMQ takes no messages", errors.New(alarm.Reason), nil)
+			default:
+				s.alarm.Store(nil)
+				l.logger.Info("RabbitMQ takes messages again", nil)
 			}
 		}
 	}

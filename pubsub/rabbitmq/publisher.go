@@ -193,10 +193,12 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if len(messages) == 0 {
 		return nil
 	}
+	items := make([]item, len(messages))
 	for n, msg := range messages {
 		if msg == nil {
 			return errorf("publish to topic %q: message %d of %d is nil", topic, n+1, len(messages))
 		}
+		items[n].uuid = msg.UUID
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), p.config.Timeout)
 	defer cancel()
@@ -211,7 +213,7 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 			}
 			done <- result
 		}()
-		err := p.publish(ctx, topic, messages)
+		err := p.publish(ctx, topic, messages, items)
 		result = func() error { return err }
 	}()
 	select {
@@ -225,12 +227,16 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	case result := <-done:
 		return result()
 	case <-late.C:
-		return errorf("publish to topic %q: %w: nothing could be written for %v",
-			topic, ErrUnconfirmed, p.config.Timeout)
+		because := ""
+		if s, err := p.source.current(); err == nil {
+			because = s.because()
+		}
+		return errorf("publish to topic %q: %w: nothing could be written for %v%s",
+			topic, ErrUnconfirmed, p.config.Timeout, because)
 	}
 }
 
-func (p *Publisher) publish(ctx context.Context, topic string, messages []*message.Message) error {
+func (p *Publisher) publish(ctx context.Context, topic string, messages []*message.Message, items []item) error {
 	exchange, key := p.broker.Exchange.GenerateName(topic), p.broker.Publish.GenerateRoutingKey(topic)
 	if err := errors.Join(fits("exchange", exchange), fits("routing key", key)); err != nil {
 		return errorf("publish to topic %q: %w", topic, outbox.Permanent(err))
@@ -248,7 +254,7 @@ func (p *Publisher) publish(ctx context.Context, topic string, messages []*messa
 		ctx: ctx, channel: ch, window: p.config.Window, timeout: p.config.Timeout,
 		topic: topic, exchange: exchange, key: key,
 		mandatory: !p.config.AllowUnroutable, marshaler: p.broker.Marshaler,
-		messages: messages, items: make([]item, len(messages)),
+		messages: messages, items: items,
 	}
 	c.run()
 	if c.missing(exchange) {

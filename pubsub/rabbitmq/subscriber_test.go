@@ -3,6 +3,7 @@ package rabbitmq_test
 import (
 	"context"
 	"errors"
+	"net"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -112,15 +113,34 @@ func TestSubscriberGoesOnAfterAnOutage(t *testing.T) {
 func TestSubscriberGoesOnWhenItsQueueWasDeleted(t *testing.T) {
 	a := newAdmin(t, uri(t))
 	topic, broker := a.topic(), rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{})
-	out, err := subscriber(t, broker, rabbitmq.SubscriberConfig{}).Subscribe(t.Context(), topic)
+	heard := make(diary, 1000)
+	out, err := subscriber(t, broker, rabbitmq.SubscriberConfig{Logger: heard}).Subscribe(t.Context(), topic)
 	require.NoError(t, err)
 	_, err = a.channel().QueueDelete(topic, false, false, false)
 	require.NoError(t, err)
+	heard.until(t, "RabbitMQ cancelled a subscription, subscribing again: its queue was deleted")
 	p := publisher(t, broker, rabbitmq.PublisherConfig{})
 	msg := newMessages(1)[0]
 	rig.Eventually(t, "the queue is back", func() bool { return p.Publish(topic, msg) == nil })
 	got := receive(t, out)
 	require.Equal(t, msg.UUID, got.UUID, "watermill-amqp hands out an empty message")
+	got.Ack()
+}
+
+func TestWhyTheChannelOfASubscriptionEndedIsLogged(t *testing.T) {
+	t.Parallel()
+	heard, wire := make(diary, 1000), make(chan net.Conn, 1)
+	broker := rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{})
+	broker.Connection.AmqpConfig = &amqp091.Config{Dial: dialing(new(atomic.Int64), func(conn net.Conn) net.Conn { wire <- conn; return conn })}
+	topic := newAdmin(t, uri(t)).topic()
+	out, err := subscriber(t, broker, rabbitmq.SubscriberConfig{Logger: heard}).Subscribe(t.Context(), topic)
+	require.NoError(t, err)
+	(&frameWriter{conn: <-wire, channel: 1}).ack(999, false)
+	heard.until(t, "RabbitMQ closed the channel of a subscription, subscribing again: Exception (406)")
+	msg := newMessages(1)[0]
+	require.NoError(t, publisher(t, broker, rabbitmq.PublisherConfig{Logger: heard}).Publish(topic, msg))
+	got := receive(t, out)
+	require.Equal(t, msg.UUID, got.UUID)
 	got.Ack()
 }
 

@@ -29,6 +29,8 @@ type subscription struct {
 	givenUp  chan struct{} // closed when the subscription stops waiting for messages in flight
 }
 
+var errCancelled = errors.New("its queue was deleted or has lost its node, or RabbitMQ waited for an ack for too long")
+
 // consumer is a channel on which deliveries come.
 type consumer struct {
 	channel    *amqp091.Channel
@@ -74,12 +76,24 @@ func (s *subscription) consumeOn(from *session, ch *amqp091.Channel) (*consumer,
 	if tag == "" {
 		tag = "millrace-" + watermill.NewShortUUID()
 	}
+	cancels, closes := ch.NotifyCancel(make(chan string, 1)), ch.NotifyClose(make(chan *amqp091.Error, 1))
 	deliveries, err := ch.Consume(s.queue, tag, false,
 		how.Exclusive, how.NoLocal, how.NoWait, how.Arguments)
 	if err != nil {
 		return nil, fmt.Errorf("topic %q: consume: %w", s.topic, err)
 	}
+	go s.tellEnd(from, cancels, closes)
 	return &consumer{channel: ch, tag: tag, deliveries: deliveries, cancelled: make(chan struct{})}, nil
+}
+
+// tellEnd logs why RabbitMQ ends a consumer. The loss of the connection has a line of its own.
+func (s *subscription) tellEnd(from *session, cancels <-chan string, closes <-chan *amqp091.Error) {
+	for range cancels {
+		s.config.Logger.Error("RabbitMQ cancelled a subscription, subscribing again", errCancelled, s.fields(nil))
+	}
+	if reason := <-closes; reason != nil && !from.IsClosed() {
+		s.config.Logger.Error("RabbitMQ closed the channel of a subscription, subscribing again", reason, s.fields(nil))
+	}
 }
 
 // prefetch is how many messages the subscription has at once. When it ends it gives back those

@@ -45,12 +45,12 @@ func TestRequeueEndsWithItsContextThoughTheNetworkIsSilent(t *testing.T) {
 // watching notes that it marshals a message.
 type watching struct {
 	rabbitmq.Marshaler
-	uuid string
-	did  *atomic.Bool
+	msg *message.Message
+	did *atomic.Bool
 }
 
 func (m watching) Marshal(msg *message.Message) (amqp091.Publishing, error) {
-	if msg.UUID == m.uuid {
+	if msg == m.msg {
 		m.did.Store(true)
 	}
 	return m.Marshaler.Marshal(msg)
@@ -64,7 +64,7 @@ func TestNothingIsMarshalledOncePublishHasReturned(t *testing.T) {
 	topic, broker := a.queue(nil), rabbitmq.NewQueueConfig(through, rabbitmq.Queues{})
 	msg := newMessages(1)[0]
 	var did atomic.Bool
-	broker.Marshaler = watching{uuid: msg.UUID, did: &did}
+	broker.Marshaler = watching{msg: msg, did: &did}
 	p := publisher(t, broker, rabbitmq.PublisherConfig{Timeout: 100 * time.Millisecond})
 	wire.Freeze()
 	require.ErrorIs(t, p.Publish(topic, msg), rabbitmq.ErrUnconfirmed, "it waits for a channel")
