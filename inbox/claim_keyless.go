@@ -6,9 +6,13 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/keycode"
+	"github.com/millrace-go/millrace/internal/msgcode"
+	"github.com/millrace-go/millrace/internal/reserved"
 	"github.com/millrace-go/millrace/internal/stored"
 )
 
@@ -45,9 +49,14 @@ func (d *delivery) withoutKey(err error) error {
 	if d.keyless, err = noKey(d.ctx, err); err != nil {
 		return err
 	}
-	d.id = keycode.Keyless(d.as.Came.UUID, d.as.Came.Payload)
+	d.id = keylessID(d.as.Came.UUID, d.as.Came.Payload, d.as.Came.Metadata)
 	d.key = keycode.String(d.id)
 	return nil
+}
+
+// keylessID returns the id of a message without a key, which each of its deliveries has.
+func keylessID(uuid string, payload message.Payload, metadata message.Metadata) []byte {
+	return keycode.Keyless(uuid, payload, msgcode.AppendMetadata(nil, reserved.Own(metadata)))
 }
 
 // keepKeyless stores a message without a key through the queue that delivers it past its table, if

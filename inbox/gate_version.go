@@ -5,9 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -67,7 +70,7 @@ func versionFrom(pairs ...[2]string) VersionFunc {
 }
 
 // VersionFromJSON reads two fields of a JSON payload, each given by a path such as "account.id".
-// The aggregate must be text or a number, the version a number.
+// The aggregate must be text in Unicode or a number, the version a number.
 func VersionFromJSON(aggregate, version string) VersionFunc {
 	return func(msg *message.Message) ([]Version, error) {
 		root, err := decodeJSON(msg.Payload)
@@ -77,6 +80,9 @@ func VersionFromJSON(aggregate, version string) VersionFunc {
 		var id string
 		switch v := jsonField(root, aggregate).(type) {
 		case string:
+			if garbled(v, msg.Payload) {
+				return nil, fmt.Errorf("%w: the text at %q has a character that is no Unicode", ErrNoVersion, aggregate)
+			}
 			id = v
 		case json.Number:
 			id = v.String()
@@ -109,8 +115,21 @@ func decodeJSON(payload []byte) (root any, err error) {
 	if err := decoder.Decode(&root); err != nil {
 		return nil, fmt.Errorf("the payload is not JSON: %w", err)
 	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("the payload is not JSON: something follows the first value")
+	}
 	return root, nil
 }
+
+// garbled reports whether text, which was decoded from payload, may stand for other texts too:
+// encoding/json replaces bytes that are not UTF-8, and half a surrogate pair, by U+FFFD.
+func garbled(text string, payload []byte) bool {
+	return strings.ContainsRune(text, utf8.RuneError) && !(utf8.Valid(payload) && wholePairs.Match(payload))
+}
+
+// wholePairs matches JSON in which no surrogate is without its other half.
+var wholePairs = regexp.MustCompile(
+	`^(?:[^\\]|\\[^u]|\\u[^dD]|\\u[dD][0-7]|\\u[dD][89abAB]..\\u[dD][c-fC-F])*$`)
 
 // jsonField returns the value at path, nil if there is none.
 func jsonField(root any, path string) any {

@@ -69,7 +69,8 @@ func ByCloudEvent() Key {
 }
 
 // ByJSON uses one or more fields of a JSON payload, each a path such as "order.id".
-// Different messages with the same values are one message; 1 and "1" differ.
+// Different messages with the same values are one message; 1 and "1" differ. A text that is no
+// Unicode, as a payload in Latin-1 has it, is no key.
 func ByJSON(paths ...string) Key {
 	return Key{kind: byJSON, source: "json:" + quoted(paths), form: fields(paths), of: func(msg *message.Message) (string, error) {
 		return jsonFields(msg.Payload, paths)
@@ -217,6 +218,9 @@ func jsonFields(payload []byte, paths []string) (string, error) {
 	for _, path := range paths {
 		switch v := jsonField(root, path).(type) {
 		case string:
+			if garbled(v, payload) {
+				return "", fmt.Errorf("%w: the text at %q has a character that is no Unicode", errNoKey, path)
+			}
 			parts = append(parts, "s"+v)
 		case json.Number:
 			parts = append(parts, "n"+v.String())

@@ -126,9 +126,12 @@ func offset(value string) (string, error) {
 // literal returns the part for a value in JSON notation, in which 17 and "17" differ.
 func literal(value string) (string, error) {
 	root, err := decodeJSON([]byte(value))
-	if err == nil && json.Valid([]byte(value)) { // nothing follows the value
+	if err == nil {
 		switch v := root.(type) {
 		case string:
+			if garbled(v, []byte(value)) {
+				return "", fmt.Errorf("%q has a character that is no Unicode", value)
+			}
 			return "s" + v, nil
 		case json.Number:
 			return "n" + v.String(), nil

@@ -88,6 +88,7 @@ func TestPartsThatAreNoKey(t *testing.T) {
 		{inbox.ByPayload(), []string{"ABCD"}, `"ABCD" is not a SHA-256`},
 		{inbox.ByJSON("id"), []string{"abc"}, `id "abc" is not a JSON string, number or boolean`},
 		{inbox.ByJSON("id"), []string{"1 2"}, `id "1 2" is not a JSON string`},
+		{inbox.ByJSON("id"), []string{`"\ud83d"`}, `has a character that is no Unicode`},
 		{inbox.ByJSON("id"), []string{"null"}, `id "null" is not a JSON string`},
 		{inbox.ByJSON(), []string{"1"}, "cannot be built from parts"},
 		{at("a", "b", 1), []string{"a", "b", "+7"}, `offset "+7" is not an offset`},

@@ -25,7 +25,7 @@ func (q *Queue) identify(a *arrival) error {
 	}
 	if err != nil {
 		payload, a.keyless = a.msg.Payload, true
-		a.id = keycode.Keyless(a.msg.UUID, payload)
+		a.id = keylessID(a.msg.UUID, payload, a.msg.Metadata)
 		a.key = keycode.String(a.id)
 	} else {
 		a.key, a.id = key, keycode.Encode(key)

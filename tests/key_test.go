@@ -3,6 +3,7 @@ package tests_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -132,6 +134,19 @@ var keyBodies = []testdb.Body{
 		must(t, h, newMessage(`{"order":{"id":"7"}}`))
 		assert.Equal(t, 2, b.effects())
 		assert.Equal(t, 1, b.events.Count("collision"))
+	})},
+	{Name: "neither a key nor a UUID", Why: "the metadata tells messages of one payload apart", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		h := b.inbox(effect, func(i *millrace.Inbox) { i.Key = inbox.ByMetadata("order_id") })
+		for n, flag := range []string{"", "", "true"} {
+			msg := message.NewMessage("", []byte("cancel"))
+			msg.Metadata.Set("orderId", fmt.Sprint(n%2))
+			msg.Metadata.Set("_watermill_amqp_redelivered", flag)
+			must(t, h, msg)
+		}
+		found, err := admin.New(b.store).Find(t.Context(), admin.Filter{Status: admin.FailedTerminal}, 0, admin.MaxPage)
+		require.NoError(t, err)
+		assert.Len(t, found, 2)
+		assert.Zero(t, b.effects())
 	})},
 	{Name: "messages of a megabyte", Why: "size does not change what is guaranteed", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := newMessage(strings.Repeat("x", 1<<20))

@@ -14,7 +14,7 @@ const (
 	formBytes   = 2 // the key itself
 	formHash    = 3 // SHA-256 of a key longer than maxBytes
 	formDerived = 4 // SHA-256 of another stored key and a fingerprint
-	formKeyless = 5 // SHA-256 of the UUID and the payload of a message that has no key
+	formKeyless = 5 // SHA-256 of a message that has no key
 )
 
 // MaxLen is the greatest length of a stored key.
@@ -43,9 +43,13 @@ func Derive(stored []byte, fingerprint [32]byte) []byte {
 	return h.Sum([]byte{formDerived})
 }
 
-// Keyless returns the stored key of a message without a key.
-func Keyless(uuid string, payload []byte) []byte {
+// Keyless returns the stored key of a message without a key. Only where there is no UUID either,
+// metadata tells it from others.
+func Keyless(uuid string, payload, metadata []byte) []byte {
 	print := sha256.Sum256(payload)
+	if uuid == "" {
+		print = sha256.Sum256(append(print[:], metadata...))
+	}
 	h := sha256.New()
 	h.Write(print[:])
 	h.Write([]byte(uuid))

@@ -2,6 +2,7 @@
 package reserved
 
 import (
+	"maps"
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -16,6 +17,18 @@ const Redelivered = Prefix + "amqp_redelivered"
 
 // BrokerHeader is the prefix of fields that hold headers set by RabbitMQ itself.
 const BrokerHeader = Prefix + "amqp_header_"
+
+// watermillPrefix is the prefix of the fields that watermill-amqp sets when it delivers a message.
+const watermillPrefix = "_watermill_"
+
+// Own returns the part of md that is the same in each delivery of a message, and if it is sent again.
+func Own(md message.Metadata) message.Metadata {
+	own := Replayed(md, "")
+	maps.DeleteFunc(own, func(name, _ string) bool {
+		return name == Replay || name == ReplayAttempt || strings.HasPrefix(name, watermillPrefix)
+	})
+	return own
+}
 
 // Strip returns md without reserved fields, and md itself if it has none.
 func Strip(md message.Metadata) message.Metadata {

@@ -20,6 +20,16 @@ func TestStripTakesWhatDescribesADelivery(t *testing.T) {
 	assert.Equal(t, plain, reserved.Strip(plain))
 }
 
+func TestOwnIsWhatEachDeliveryHas(t *testing.T) {
+	md := message.Metadata{
+		reserved.Redelivered: "true", "_watermill_amqp_redelivered": "true", "reason_poisoned": "boom",
+		reserved.Replay: "may", reserved.ReplayAttempt: "1", reserved.Version: "1", "name": "n",
+	}
+	assert.Equal(t, message.Metadata{reserved.Version: "1", "name": "n"}, reserved.Own(md))
+	assert.Len(t, md, 7, "the message's own is left alone")
+	assert.Empty(t, reserved.Own(nil))
+}
+
 func TestReplayedCountsTheAttempt(t *testing.T) {
 	most := strconv.Itoa(math.MaxInt)
 	for before, want := range map[string]string{

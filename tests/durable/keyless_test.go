@@ -130,6 +130,20 @@ var keylessBodies = []testdb.Body{
 		keylessConfig{fingerprint: fingerprint(func() error { return errBoom })}, "bad", "boom"),
 	keylessBody("a fingerprint that panics", "it cannot be compared with a copy",
 		keylessConfig{fingerprint: fingerprint(func() error { panic("boom") }), mode: pubsub.StoreFirst}, "bad", "panic: boom"),
+	{Name: "neither a key nor a UUID", Why: "the metadata tells messages of one payload apart", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		for mode, name := range modes {
+			before := b.rows()
+			k := b.keyless(keylessConfig{mode: mode, key: inbox.ByMetadata("order_id")})
+			for n, flag := range []string{"", "", "true"} {
+				msg := message.NewMessage("", []byte(name))
+				msg.Metadata.Set("orderId", fmt.Sprint(n%2))
+				msg.Metadata.Set(redelivered, flag)
+				assert.True(t, k.deliver(msg), name)
+			}
+			assert.Equal(t, before+2, b.rows(), name)
+			require.NoError(t, k.router.Close())
+		}
+	})},
 	{Name: "no key, and a poison queue outside", Why: "it is kept all the same", Run: func(t *testing.T, db *testdb.DB) {
 		poison := &rig.Publisher{}
 		mw, err := middleware.PoisonQueue(poison, "poison")
