@@ -39,6 +39,9 @@ func (s *Store) replaceIn(
 	if err != nil {
 		return fmt.Errorf("store a payload of %d bytes: %w", len(msg.Payload), err)
 	}
+	if opened == 0 && replaced == 1 { // with CollisionFail
+		return fmt.Errorf("its key belongs to a message that was handled: discard it: %w", ErrWrongState)
+	}
 	if opened != 1 || replaced != 1 {
 		return s.rows.Conflict(ctx, tx, row, (*stored.Message).Remediable)
 	}

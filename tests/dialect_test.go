@@ -307,11 +307,7 @@ func TestTheSchemaWorksWhenAppliedByHand(t *testing.T) {
 	t.Parallel()
 	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
 		store := rig.NewStore(t, db.DB, inbox.Config{})
-		for statement := range strings.SplitSeq(store.Schema(), ";\n") {
-			if strings.TrimSpace(statement) != "" {
-				db.Do(t, statement)
-			}
-		}
+		execute(t, db, store.Schema())
 		assert.Empty(t, check(t, documented(t, db), inbox.Config{}))
 		require.NoError(t, store.Migrate(t.Context()), "it is there already")
 		handleTwice(t, db.DB, inbox.Config{})

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/spf13/cobra"
@@ -58,6 +59,7 @@ type plan struct {
 	messages []admin.Message // all named ones, or the first that match
 	takes    []admin.Preview
 	total    admin.Count
+	now      time.Time // by the database's clock
 }
 
 // firstFew is how many of the matching messages are shown.
@@ -67,7 +69,7 @@ func (act *action) run(ctx context.Context, args []string) error {
 	if err := act.understand(args); err != nil {
 		return err
 	}
-	f, err := act.selected.filter()
+	f, err := act.selected.filter(ctx)
 	if err != nil {
 		return err
 	}
@@ -86,6 +88,9 @@ func (act *action) run(ctx context.Context, args []string) error {
 		p, err = act.planMatching(ctx, store, f)
 	} else {
 		p, err = act.planNamed(ctx, store, args)
+	}
+	if err == nil {
+		p.now, err = act.now(ctx)
 	}
 	if err != nil {
 		return err
@@ -194,11 +199,21 @@ func (act *action) named(ctx context.Context, store *inbox.Store, arg string) (a
 	if err != nil {
 		return admin.Message{}, err
 	}
+	named := act.selected.cmd.Flags().Changed("epoch")
+	var found []admin.Message
+	var epochs []string
 	for _, m := range story.Open {
-		if m.Consumer == act.selected.consumer && isKey(arg, m.MessageID) &&
-			(!act.selected.cmd.Flags().Changed("epoch") || m.Epoch == act.selected.epoch) {
-			return m, nil
+		if m.Consumer == act.selected.consumer && isKey(arg, m.MessageID) && (!named || m.Epoch == act.selected.epoch) {
+			found, epochs = append(found, m), append(epochs, strconv.Itoa(m.Epoch))
 		}
+	}
+	switch {
+	case len(found) > 1 && !named:
+		slices.Sort(epochs)
+		return admin.Message{}, usagef("the key %q of consumer %q is open in epochs %s: give --epoch",
+			arg, act.selected.consumer, strings.Join(epochs, " and "))
+	case len(found) > 0:
+		return found[0], nil
 	}
 	return admin.Message{}, notFoundf("consumer %q has no open message with the key %q: millrace explain %s tells more",
 		act.selected.consumer, arg, keyText(arg))

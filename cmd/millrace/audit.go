@@ -78,11 +78,11 @@ lists the messages. -o csv writes all that matches.`,
 }
 
 func (a *app) audit(ctx context.Context, how auditing, of admin.Filter) error {
-	since, err := instant("since", how.since)
+	since, err := a.instant(ctx, "since", how.since)
 	if err != nil {
 		return err
 	}
-	until, err := instant("until", how.until)
+	until, err := a.instant(ctx, "until", how.until)
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -98,13 +97,18 @@ so. If you stop it, the next call deletes the rest. Without --yes it exits with 
 	cmd.Flags().StringVar(&before, "before", "", "those before a `time`, or so long ago, such as 8760h")
 	by := a.confirmed(cmd)
 	cmd.RunE = a.doLong(func(ctx context.Context, _ []string) error {
-		until, err := instant("before", before)
+		if before == "" {
+			return usagef("before which time? --before 8760h is a year ago")
+		}
+		until, err := a.instant(ctx, "before", before)
+		if err != nil {
+			return err
+		}
+		now, err := a.now(ctx)
 		switch {
 		case err != nil:
 			return err
-		case before == "":
-			return usagef("before which time? --before 8760h is a year ago")
-		case until.After(time.Now()):
+		case until.After(now):
 			return usagef("--before %s lies in the future: give a time that is past, such as 8760h, a year ago", before)
 		}
 		store, err := a.store(ctx)
@@ -112,8 +116,11 @@ so. If you stop it, the next call deletes the rest. Without --yes it exits with 
 			return err
 		}
 		if missing := by.missing(); missing != "" {
+			shown := a.print(map[string]any{"would": "prune", "before": stamp(until)}, func() string {
+				return fmt.Sprintf("The entries before %s would be deleted.\n", stamp(until))
+			})
 			a.unchanged("deleted", missing)
-			return &silent{exitUsage}
+			return errors.Join(shown, &silent{exitUsage})
 		}
 		operator, err := by.operator()
 		if err != nil {

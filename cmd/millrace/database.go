@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jmoiron/sqlx"
 
@@ -82,6 +83,19 @@ func (a *app) storeWith(ctx context.Context, how manner, config inbox.Config) (*
 		}
 	}
 	return store, nil
+}
+
+// now returns the time of the database's clock, by which all times in the tables are.
+func (a *app) now(ctx context.Context) (time.Time, error) {
+	db, err := a.connect(ctx, tuned)
+	if err != nil {
+		return time.Time{}, err
+	}
+	var now int64
+	if err := db.GetContext(ctx, &now, dialect.For(a.at.dialect, a.names()).Now); err != nil {
+		return time.Time{}, fmt.Errorf("read the database's clock: %w", err)
+	}
+	return time.UnixMicro(now).UTC(), nil
 }
 
 // publisher returns the outbox in the same database.

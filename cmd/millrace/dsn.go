@@ -3,6 +3,7 @@ package main
 import (
 	"database/sql"
 	"errors"
+	"fmt"
 	"net/url"
 	"os"
 	"strings"
@@ -33,10 +34,11 @@ var (
 		"postgres://user@host/database, mysql://user@host/database or sqlite:path/to/file.db; millrace context gives databases names")
 	errForm = errors.New("the DSN does not begin with postgres://, mysql://, sqlite: or file:, " +
 		"and is not user:password@tcp(host:3306)/database either")
-	errURL    = errors.New("the DSN is not a URL: are @, /, : and % in the password written %40, %2F, %3A and %25?")
-	errMySQL  = errors.New("the DSN cannot be parsed: it must look like mysql://user:password@host:3306/database")
-	errNoFile = errors.New("there is no file at the path in the DSN: is the path right? millrace migrate creates a new one")
-	errMemory = errors.New("a database in memory ends with the command: name a file")
+	errURL      = errors.New("the DSN is not a URL: are @, /, : and % in the password written %40, %2F, %3A and %25?")
+	errPostgres = errors.New("the DSN cannot be parsed: it must look like postgres://user:password@host:5432/database")
+	errMySQL    = errors.New("the DSN cannot be parsed: it must look like mysql://user:password@host:3306/database")
+	errNoFile   = errors.New("there is no file at the path in the DSN: is the path right? millrace migrate creates a new one")
+	errMemory   = errors.New("a database in memory ends with the command: name a file")
 )
 
 // source is a database as the user named it.
@@ -90,8 +92,11 @@ func openPostgres(dsn string, how manner, hidden *secrets) (*sqlx.DB, error) {
 	hidden.add(u.String())
 	hidden.addPassword(q.Get("password"), q.Get("user"))
 	config, err := pgx.ParseConfig(u.String())
+	if cause := errors.Unwrap(err); cause != nil { // the error itself quotes the DSN
+		return nil, fmt.Errorf("the DSN cannot be parsed: %w", cause)
+	}
 	if err != nil {
-		return nil, err
+		return nil, errPostgres
 	}
 	hidden.addPassword(config.Password, config.User, config.Database) // of a password file or PGPASSWORD too
 	return sqlx.NewDb(stdlib.OpenDB(*config), "pgx"), nil

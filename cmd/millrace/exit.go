@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/stored"
 	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/replay"
 )
@@ -57,6 +58,7 @@ func partly(done int, what string, err error) error {
 func exitCode(err error) int {
 	var c *coded
 	var s *silent
+	var cursor stored.CursorError
 	switch {
 	case err == nil:
 		return exitDone
@@ -64,6 +66,8 @@ func exitCode(err error) int {
 		return s.code
 	case errors.As(err, &c):
 		return c.code
+	case errors.As(err, &cursor):
+		return exitUsage
 	case unavailable(err) && !dialect.Denied(err) && !dialect.Full(err): // else it answers, and says what is wrong
 		return exitUnreachable
 	case errors.Is(err, inbox.ErrNotFound), errors.Is(err, outbox.ErrNotFound):

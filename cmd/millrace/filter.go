@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -41,11 +42,12 @@ type selection struct {
 	group                   int64
 	since, until            string
 	cmd                     *cobra.Command
+	app                     *app
 }
 
 // selects adds the flags of a selection to cmd.
 func (a *app) selects(cmd *cobra.Command) *selection {
-	s := &selection{cmd: cmd}
+	s := &selection{cmd: cmd, app: a}
 	flags := cmd.Flags()
 	flags.StringVar(&s.consumer, "consumer", "", "of this `consumer`")
 	flags.IntVar(&s.epoch, "epoch", 0, "of this `epoch`; all unless given")
@@ -60,7 +62,7 @@ func (a *app) selects(cmd *cobra.Command) *selection {
 }
 
 // filter returns s as a filter.
-func (s *selection) filter() (admin.Filter, error) {
+func (s *selection) filter(ctx context.Context) (admin.Filter, error) {
 	f := admin.Filter{Consumer: s.consumer, Topic: s.topic, ErrorGroup: s.group}
 	if s.cmd.Flags().Changed("epoch") {
 		f.Epoch = &s.epoch
@@ -77,15 +79,15 @@ func (s *selection) filter() (admin.Filter, error) {
 		f.Status = statuses[i]
 	}
 	var err error
-	if f.ReceivedSince, err = instant("since", s.since); err != nil {
+	if f.ReceivedSince, err = s.app.instant(ctx, "since", s.since); err != nil {
 		return f, err
 	}
-	f.ReceivedUntil, err = instant("until", s.until)
+	f.ReceivedUntil, err = s.app.instant(ctx, "until", s.until)
 	return f, err
 }
 
-// instant parses a time, or how long ago it was.
-func instant(flag, text string) (time.Time, error) {
+// instant parses a time, or how long ago it was by the database's clock.
+func (a *app) instant(ctx context.Context, flag, text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
@@ -93,7 +95,8 @@ func instant(flag, text string) (time.Time, error) {
 		if d < 0 {
 			return time.Time{}, usagef("--%s %s lies in the future: it says how long ago, so leave the minus out", flag, text)
 		}
-		return time.Now().Add(-d), nil
+		now, err := a.now(ctx)
+		return now.Add(-d), err
 	}
 	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04", "2006-01-02 15:04", time.DateOnly} {
 		t, err := time.Parse(layout, text)

@@ -54,7 +54,7 @@ errors that differ only in names and numbers form one group.`,
 }
 
 func (a *app) list(ctx context.Context, selected *selection, how listing) error {
-	f, err := selected.filter()
+	f, err := selected.filter(ctx)
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,11 @@ func (a *app) list(ctx context.Context, selected *selection, how listing) error 
 			return err
 		}
 	}
-	return a.print(messagesOf(page.Messages, page.Next, how.payload), func() string { return pageText(page, how) })
+	now, err := a.now(ctx)
+	if err != nil {
+		return err
+	}
+	return a.print(messagesOf(page.Messages, page.Next, how.payload), func() string { return pageText(now, page, how) })
 }
 
 // reveal adds the payloads of messages, and records who reads them. Messages that were handled meanwhile have none.
@@ -109,18 +113,18 @@ func reveal(ctx context.Context, store *inbox.Store, messages []admin.Message, b
 // lookAt is how many rows a list reads at most where no index serves the filter.
 const lookAt = 100_000
 
-func pageText(page admin.Page, how listing) string {
+func pageText(now time.Time, page admin.Page, how listing) string {
 	switch {
 	case page.Next == 0:
-		return messagesTable(page.Messages, how.payload)
+		return messagesTable(now, page.Messages, how.payload)
 	case len(page.Messages) == how.limit:
-		return messagesTable(page.Messages, how.payload) + fmt.Sprintf("There may be more: add --after %d.\n", page.Next)
+		return messagesTable(now, page.Messages, how.payload) + fmt.Sprintf("There may be more: add --after %d.\n", page.Next)
 	}
 	looked := fmt.Sprintf("%d messages were read; to go on from there, add --after %d.\n", lookAt, page.Next)
 	if len(page.Messages) == 0 {
 		return "None matches so far. " + looked
 	}
-	return messagesTable(page.Messages, how.payload) + looked
+	return messagesTable(now, page.Messages, how.payload) + looked
 }
 
 // mustKnow returns an error if f names a consumer that does not exist.
@@ -230,7 +234,7 @@ func (p shownPayload) line() (line string, shown bool) {
 	return oneLine(string(p.Base64)), p.Base64 != nil
 }
 
-func messagesTable(messages []admin.Message, payload bool) string {
+func messagesTable(now time.Time, messages []admin.Message, payload bool) string {
 	const widest = 80
 	if len(messages) == 0 {
 		return "No open message matches.\n"
@@ -248,7 +252,7 @@ func messagesTable(messages []admin.Message, payload bool) string {
 	for _, m := range messages {
 		cells := []any{
 			m.ID, m.Consumer, m.Epoch, m.Status, keyText(m.MessageID), orDash(m.Position.String()), m.Attempts,
-			span(time.Since(m.ReceivedAt)), orDash(short(why(m), widest)),
+			span(now.Sub(m.ReceivedAt)), orDash(short(why(m), widest)),
 		}
 		if unread(m) {
 			cells = []any{m.ID, "-", "-", "-", "-", "-", "-", "-", why(m)}

@@ -83,6 +83,13 @@ func (r *replacing) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	now, err := r.now(ctx)
+	if err == nil {
+		err = mayCorrect(ctx, store, m)
+	}
+	if err != nil {
+		return err
+	}
 	facts := map[string]any{"id": m.ID, "consumer": m.Consumer, "epoch": m.Epoch, "key": jsonKey(m.MessageID), "bytes": len(payload)}
 	if missing := r.by.missing(); missing != "" {
 		if !m.Status.Retryable() {
@@ -91,7 +98,7 @@ func (r *replacing) run(ctx context.Context, args []string) error {
 		facts["would"] = "replace payload"
 		shown := r.print(facts, func() string {
 			return fmt.Sprintf("The payload of this message would be replaced by %d bytes, and the old one is gone then:\n\n%s",
-				len(payload), messagesTable([]admin.Message{m}, false))
+				len(payload), messagesTable(now, []admin.Message{m}, false))
 		})
 		r.unchanged("changed", missing)
 		return errors.Join(shown, &silent{exitUsage})
@@ -107,6 +114,17 @@ func (r *replacing) run(ctx context.Context, args []string) error {
 	return r.print(facts, func() string {
 		return fmt.Sprintf("the payload of row %d has %d bytes now: millrace %sretry %d has it handled\n", id, len(payload), r.where(), id)
 	})
+}
+
+// mayCorrect refuses a message whose key is that of another, which was handled (inbox.CollisionFail).
+func mayCorrect(ctx context.Context, store *inbox.Store, m admin.Message) error {
+	story, err := admin.New(store).Outline(ctx, m.MessageID)
+	for _, c := range story.Claims {
+		if c.Consumer == m.Consumer && c.Epoch == m.Epoch && c.Completed && m.Status.Retryable() {
+			return moved("row %d cannot be corrected: its key belongs to a message that was handled: discard it", m.ID)
+		}
+	}
+	return err
 }
 
 // read returns the new payload.

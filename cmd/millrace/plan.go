@@ -75,9 +75,9 @@ func (act *action) proposalText(p *plan) string {
 	}
 	b.WriteString(t.String())
 	if p.total.AtLeast || p.total.N > len(p.messages) {
-		fmt.Fprintf(&b, "\nThe first of them:\n\n%s", messagesTable(p.messages, false))
+		fmt.Fprintf(&b, "\nThe first of them:\n\n%s", messagesTable(p.now, p.messages, false))
 	} else {
-		fmt.Fprintf(&b, "\n%s", messagesTable(p.messages, false))
+		fmt.Fprintf(&b, "\n%s", messagesTable(p.now, p.messages, false))
 	}
 	return b.String()
 }

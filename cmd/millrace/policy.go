@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -116,6 +117,9 @@ func (a *app) policySchemaCommand() *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	cmd.RunE = a.do(func(context.Context, []string) error {
+		if a.flags.output == "yaml" {
+			return a.document(json.RawMessage(policy.Schema()))
+		}
 		a.printf("%s", policy.Schema())
 		return nil
 	})

@@ -115,7 +115,7 @@ func (r *replaying) run(ctx context.Context, args []string) error {
 	if r.dead() {
 		return r.runDead(ctx, args[0])
 	}
-	f, err := r.filter()
+	f, err := r.filter(ctx)
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func (r *replaying) run(ctx context.Context, args []string) error {
 		return err
 	}
 	if known, err := replayer.Status(ctx, args[0]); err == nil { // if not, Plan says so
-		if err := notCancelled(known); err != nil {
+		if err := notOver(known); err != nil {
 			return err
 		}
 	}
@@ -199,15 +199,15 @@ func firstOf(errs ...error) error {
 	return nil
 }
 
-func (r *replaying) filter() (f replay.Filter, err error) {
+func (r *replaying) filter(ctx context.Context) (f replay.Filter, err error) {
 	f = replay.Filter{Topic: r.topic, Consumer: r.consumer, IDs: r.ids}
 	if r.cmd.Flags().Changed("epoch") {
 		f.Epoch = &r.epoch
 	}
-	if f.Since, err = instant("since", r.since); err != nil {
+	if f.Since, err = r.instant(ctx, "since", r.since); err != nil {
 		return f, err
 	}
-	f.Until, err = instant("until", r.until)
+	f.Until, err = r.instant(ctx, "until", r.until)
 	return f, err
 }
 

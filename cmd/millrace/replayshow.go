@@ -194,12 +194,17 @@ func (a *app) replayResumeCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if ofDeadLetters(status) {
+			return usagef("replay %q empties dead letters: go on with it by the same run command", args[0])
+		}
+		if status.State == replay.Done {
+			return a.print(replayOf(status), func() string {
+				return fmt.Sprintf("Replay %q was done at %s: nothing was sent.\n", args[0], stamp(status.FinishedAt))
+			})
+		}
 		_, request, err := a.request(ctx, args[0], status.Spec)
 		if err != nil {
 			return err
-		}
-		if ofDeadLetters(status) {
-			return usagef("replay %q empties dead letters: go on with it by the same run command", args[0])
 		}
 		request.PerSecond, request.By = *rate, status.By
 		return a.carryOut(ctx, replayer, request, 0)
@@ -242,9 +247,11 @@ func (a *app) replayCancelCommand() *cobra.Command {
 			return moved("replay %q is %s already", args[0], status.State)
 		}
 		if missing := by.missing(); missing != "" {
-			a.notef("Replay %q would be ended, with %d sent.\n", args[0], status.Sent)
+			shown := a.print(map[string]any{"would": "cancel", "name": args[0], "sent": status.Sent}, func() string {
+				return fmt.Sprintf("Replay %q would be ended, with %d sent.\n", args[0], status.Sent)
+			})
 			a.unchanged("changed", missing)
-			return &silent{exitUsage}
+			return errors.Join(shown, &silent{exitUsage})
 		}
 		operator, err := by.operator()
 		if err != nil {

@@ -95,6 +95,8 @@ func (a *app) doLongEach(w work) body { return a.limited(w, ifAsked, a.each) }
 
 func always(*cobra.Command) bool { return true }
 
+func never(*cobra.Command) bool { return false }
+
 func ifAsked(cmd *cobra.Command) bool { return cmd.Flags().Changed("timeout") }
 
 func (a *app) limited(w work, bounded func(*cobra.Command) bool, on func(context.Context, func(context.Context) error) error) body {
@@ -137,7 +139,7 @@ func (a *app) report(err error) int {
 
 // spoken returns the text of err for the user.
 func spoken(err error) string {
-	if errors.Is(err, errNoDSN) || errors.Is(err, errForm) || errors.Is(err, errMySQL) || errors.Is(err, errNoAMQP) {
+	if errors.Is(err, errNoDSN) || errors.Is(err, errForm) || errors.Is(err, errMySQL) || errors.Is(err, errPostgres) || errors.Is(err, errNoAMQP) {
 		return err.Error() // the examples are nobody's
 	}
 	return secret.WithoutCredentials(strings.TrimSpace(err.Error()))

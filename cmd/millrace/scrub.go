@@ -5,6 +5,7 @@ import (
 	"io"
 	"maps"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -91,6 +92,10 @@ func wordsOf(cmd *cobra.Command) map[string]bool {
 // clean returns text without secrets.
 func (s *secrets) clean(text string) string {
 	for _, hidden := range s.hidden {
+		if number.MatchString(hidden) {
+			text = withoutNumber(text, hidden)
+			continue
+		}
 		text = strings.ReplaceAll(text, hidden, secret.Concealed)
 	}
 	parts := strings.Split(text, ellipsis)
@@ -98,6 +103,33 @@ func (s *secrets) clean(text string) string {
 		parts[i] = s.cleanEnd(parts[i])
 	}
 	return strings.Join(parts, ellipsis)
+}
+
+// number is a secret that may be a number of the results as well. There it stays, because without it a document would be
+// none, and nobody can tell what it is: as a whole cell of a table, or as a whole value of JSON or YAML.
+var (
+	number  = regexp.MustCompile(`^[0-9]+$`)
+	opening = regexp.MustCompile(`(^|  |^\s*(- )?"?[\w-]+"?: |^\s*- )$`)
+	closing = regexp.MustCompile(`^(,?$|  )`)
+)
+
+// withoutNumber hides a secret of digits where it is part of a text.
+func withoutNumber(text, hidden string) string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		parts := strings.Split(line, hidden)
+		clean := parts[0]
+		for j, after := range parts[1:] {
+			before, rest := strings.Join(parts[:j+1], hidden), strings.Join(parts[j+1:], hidden)
+			if opening.MatchString(before) && closing.MatchString(rest) {
+				clean += hidden + after
+			} else {
+				clean += secret.Concealed + after
+			}
+		}
+		lines[i] = clean
+	}
+	return strings.Join(lines, "\n")
 }
 
 // cleanEnd is clean for a text that was cut off: it also removes the beginning of a secret at the

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -49,20 +50,37 @@ Numbers are counted up to a limit: 10000+ is 10000 or more.`,
 		if every < 100*time.Millisecond {
 			return usagef("--watch %v is less than 100ms", every)
 		}
-		return a.doLong(func(ctx context.Context, _ []string) error {
-			return a.watch(ctx, every, func(ctx context.Context) error { return a.each(ctx, show) })
-		})(cmd, args)
+		watch := func(ctx context.Context, _ []string) error {
+			return a.watch(ctx, every, func(ctx context.Context) error {
+				return a.each(ctx, func(ctx context.Context) error { return a.inTime(ctx, show) })
+			})
+		}
+		return a.limited(watch, never, a.one)(cmd, args)
 	}
 	return cmd
 }
 
-// watch repeats show until the user interrupts it.
+// errLate says that a database did not answer before a page was due.
+var errLate = errors.New("the database did not answer within")
+
+// inTime is show within --timeout, which bounds each page of a watch: what a database that hangs has shown before is past.
+func (a *app) inTime(ctx context.Context, show func(context.Context) error) error {
+	page, cancel := context.WithTimeout(ctx, a.flags.timeout)
+	defer cancel()
+	err := show(page)
+	if err != nil && page.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("%w %v", errLate, a.flags.timeout)
+	}
+	return err
+}
+
+// watch repeats show until the user interrupts it. Only an error of the first page ends it: later, the database may come back.
 func (a *app) watch(ctx context.Context, every time.Duration, show func(context.Context) error) error {
 	out := a.out
 	defer func() { a.out = out }()
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	for {
+	for first := true; ; first = false {
 		page := &page{}
 		a.out = page
 		err := show(ctx)
@@ -70,7 +88,10 @@ func (a *app) watch(ctx context.Context, every time.Duration, show func(context.
 			return nil //nolint:nilerr // that is how it ends
 		}
 		if err != nil && len(a.named) < 2 {
-			return err
+			if first && !errors.Is(err, errLate) {
+				return err
+			}
+			_ = a.print(map[string]string{"error": spoken(err)}, func() string { return spoken(err) + "\n" }) // cannot fail
 		}
 		a.out = out
 		if a.screen {

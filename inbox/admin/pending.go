@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-go/millrace/internal/database"
 )
 
-// Migration is one step of the schema.
+// Migration is one step of the schema, with the row that records it.
 type Migration struct {
 	Version int
 	DDL     string

@@ -3,10 +3,12 @@ package dialect
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jmoiron/sqlx"
 
@@ -20,11 +22,15 @@ func (d *Dialect) Version() int { return len(d.scripts) }
 func (d *Dialect) Schema() string {
 	var b strings.Builder
 	b.WriteString(d.CreateVersions + ";\n\n")
-	for i, script := range d.scripts {
-		b.WriteString(script)
-		fmt.Fprintf(&b, "\nINSERT INTO %s (version, applied_at) VALUES (%d, 0);\n", d.versionsTable(), i+1)
+	for i := range d.scripts {
+		b.WriteString(d.recorded(i))
 	}
 	return b.String()
+}
+
+// recorded returns a script that ends with the row that says so.
+func (d *Dialect) recorded(i int) string {
+	return fmt.Sprintf("%s\nINSERT INTO %s (version, applied_at) VALUES (%d, 0);\n", d.scripts[i], d.versionsTable(), i+1)
 }
 
 func (d *Dialect) versionsTable() string {
@@ -33,7 +39,7 @@ func (d *Dialect) versionsTable() string {
 	return name
 }
 
-// Script is one migration.
+// Script is one migration, with the row that records it.
 type Script struct {
 	Version int
 	DDL     string
@@ -48,9 +54,10 @@ func (d *Dialect) Pending(ctx context.Context, db sqlx.QueryerContext) ([]Script
 	}
 	var pending []Script
 	for i := version; i < len(d.scripts); i++ {
-		pending = append(pending, Script{i + 1, d.scripts[i]})
+		pending = append(pending, Script{i + 1, d.recorded(i)})
 	}
 	if len(pending) > 0 {
+		pending[0].DDL = d.CreateVersions + ";\n\n" + pending[0].DDL
 		if err := d.hides(ctx, db); err != nil {
 			return nil, err
 		}
@@ -124,11 +131,12 @@ func (d *Dialect) Migrate(ctx context.Context, db *sqlx.DB) error {
 		return hides
 	}
 	const tries = 10
-	var err error
-	for range tries {
-		if err = d.migrateOnce(ctx, db); Classify(err) != Contention {
+	err := d.migrateOnce(ctx, db)
+	for range tries - 1 {
+		if Classify(err) != Contention || d.rest(ctx) != nil {
 			break
 		}
+		err = d.migrateOnce(ctx, db)
 	}
 	if !Denied(err) {
 		return err
@@ -154,10 +162,7 @@ func (d *Dialect) mayNotMigrate(ctx context.Context, db *sqlx.DB) string {
 
 func (d *Dialect) migrateOnce(ctx context.Context, db *sqlx.DB) (err error) {
 	if d.CommitsOnDDL {
-		if _, err := db.ExecContext(ctx, d.CreateVersions); err != nil {
-			return fmt.Errorf("create the table of versions: %w", err)
-		}
-		return d.apply(ctx, db)
+		return d.migrateBriefly(ctx, db)
 	}
 	if d.OneWriter { // the table must exist before the first write takes the lock
 		if _, err := db.ExecContext(ctx, d.CreateVersions); err != nil {
@@ -189,7 +194,56 @@ func (d *Dialect) migrateOnce(ctx context.Context, db *sqlx.DB) (err error) {
 	return tx.Commit()
 }
 
-func (d *Dialect) apply(ctx context.Context, db sqlx.ExtContext) error {
+// migrateBriefly gives up when it has waited 10 s for the transactions that use a table: MySQL waits for a year, and
+// MariaDB for a day, and all who come later wait behind it.
+func (d *Dialect) migrateBriefly(ctx context.Context, db *sqlx.DB) error {
+	conn, err := db.Connx(ctx)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer conn.Close() //nolint:errcheck // it is closed already where it could not be set back
+	var limit int64
+	if err := conn.GetContext(ctx, &limit, `SELECT @@SESSION.lock_wait_timeout`); err != nil {
+		return fmt.Errorf("read the limit of waits: %w", err)
+	}
+	set := func(seconds int64) error {
+		_, err := conn.ExecContext(ctx, fmt.Sprintf("SET SESSION lock_wait_timeout = %d", seconds))
+		return err
+	}
+	if err := set(min(limit, 10)); err != nil {
+		return fmt.Errorf("set the limit of waits: %w", err)
+	}
+	defer func() {
+		if set(limit) != nil {
+			_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // makes database/sql close the connection
+		}
+	}()
+	if _, err := conn.ExecContext(ctx, d.CreateVersions); err != nil {
+		return fmt.Errorf("create the table of versions: %w", err)
+	}
+	return d.apply(ctx, conn)
+}
+
+// session is a transaction, or a connection.
+type session interface {
+	sqlx.QueryerContext
+	sqlx.ExecerContext
+}
+
+// rest lets those go on who wait behind a migration that gave up.
+func (d *Dialect) rest(ctx context.Context) error {
+	if !d.CommitsOnDDL {
+		return nil
+	}
+	select {
+	case <-time.After(time.Second):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (d *Dialect) apply(ctx context.Context, db session) error {
 	var version int
 	if err := sqlx.GetContext(ctx, db, &version, d.SelectVersion); err != nil {
 		return fmt.Errorf("read the schema's version: %w", err)
@@ -201,12 +255,33 @@ func (d *Dialect) apply(ctx context.Context, db sqlx.ExtContext) error {
 	}
 	for i := version; i < len(d.scripts); i++ {
 		for _, statement := range statements(d.scripts[i]) {
-			if _, err := db.ExecContext(ctx, statement); err != nil && (!d.CommitsOnDDL || !alreadyMade(err)) {
+			if err := d.execute(ctx, db, statement); err != nil {
 				return fmt.Errorf("migration %d: %w\n%s", i+1, err, statement)
 			}
 		}
 		if _, err := db.ExecContext(ctx, d.InsertVersion, i+1); err != nil {
 			return fmt.Errorf("record migration %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+// execute carries out a statement of a migration. Where DDL commits by itself, what it adds may be there: an earlier run was
+// cut off, or somebody has made it beforehand. The server then adds nothing of what else the statement adds.
+func (d *Dialect) execute(ctx context.Context, db session, statement string) error {
+	_, err := db.ExecContext(ctx, statement)
+	if !d.CommitsOnDDL || !alreadyMade(err) {
+		return err
+	}
+	const add = "\n  ADD "
+	table, added, _ := strings.Cut(statement, add)
+	clauses := strings.Split(added, ","+add)
+	if len(clauses) == 1 {
+		return nil
+	}
+	for _, clause := range clauses {
+		if _, err := db.ExecContext(ctx, table+add+clause); err != nil && !alreadyMade(err) {
+			return err
 		}
 	}
 	return nil

@@ -3,8 +3,10 @@ package tests_test
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/assert"
@@ -40,6 +42,34 @@ func TestADatabaseThatAnswersIsReached(t *testing.T) {
 			assert.NotContains(t, r.err, "Does the DSN", "the hint of exit code 4")
 		})
 	}
+}
+
+// TestAWrongCursorIsAWrongCall: no list has ended with it.
+func TestAWrongCursorIsAWrongCall(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, testdb.On(t, "sqlite"))
+	for _, list := range []string{"waiting", "processes"} {
+		r := s.run(list, "--after", "nonsense")
+		assert.Equal(t, 2, r.code, r.out)
+		assert.Contains(t, r.err, "the cursor is not one of", list)
+	}
+}
+
+// TestTimesAreByTheDatabasesClock: ages, and times so long ago.
+func TestTimesAreByTheDatabasesClock(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, testdb.On(t, "mysql"))
+	ahead := s.db.Open(t, testdb.Params("timestamp", strconv.FormatInt(time.Now().Add(5*day).Unix(), 10))).DSN
+	list := func(more ...string) result {
+		return call(t, ahead, append([]string{"list", "--status", "parked"}, more...)...)
+	}
+	assert.Contains(t, list().out, "  7d  ")
+	assert.Contains(t, list("--since", "180h").out, "  7d  ")
+	assert.Contains(t, list("--since", "150h").out, "No open message matches.")
+	assert.Contains(t, call(t, ahead, "retry", "--all-matching", "--until", "150h").out, "  7d  ")
+	assert.Equal(t, 3, call(t, ahead, "retry", "--all-matching", "--until", "180h").code)
+	r := call(t, ahead, "audit", "prune", "--before", time.Now().Add(3*day).Format(time.DateOnly), "--reason", "x", "--yes")
+	assert.Zero(t, r.code, "by that clock it is past: %s", r.err)
 }
 
 func readOnly(s *shop) string { return s.db.ReadOnly(s).DSN }

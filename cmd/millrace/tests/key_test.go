@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -44,4 +45,24 @@ func TestAPrintedKeyCanBePasted(t *testing.T) {
 		r := s.run("retry", "--consumer", "keyed", "--", rows.Messages[i].Key)
 		assert.NotContains(t, r.err, "has no open message", "%q", keys[i])
 	}
+}
+
+// TestAKeyOfTwoEpochs: a consumer with a new epoch handles again what is still open in the one before.
+func TestAKeyOfTwoEpochs(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
+		queue := rig.Queue(s, s.store, inbox.QueueConfig{Consumer: "billing", Epoch: 1})
+		require.NoError(t, queue.Put(t.Context(), "orders", order(4)))
+		s.exec(`UPDATE millrace_messages SET status = ? WHERE uuid = ?`, admin.Parked, []byte(id(4)))
+		for _, action := range []string{"retry", "discard"} {
+			r := s.run(action, id(4), "--consumer", "billing", "--reason", "x", "--yes")
+			assert.Equal(t, 2, r.code, r.out)
+			assert.Contains(t, r.err, `is open in epochs 0 and 1: give --epoch`)
+			for _, epoch := range []string{"0", "1"} {
+				r = s.run(action, id(4), "--consumer", "billing", "--epoch", epoch)
+				assert.Regexp(t, `billing +`+epoch+` +1 `, r.out, r.err)
+			}
+		}
+		assert.Equal(t, 2, s.count(`SELECT COUNT(*) FROM millrace_messages WHERE uuid = ?`, []byte(id(4))))
+	}))
 }

@@ -87,3 +87,23 @@ func TestASealedResultIsNoReasonToShowNothing(t *testing.T) {
 		assert.NotContains(t, r.out+r.err, "4711")
 	}))
 }
+
+// TestAPayloadUnderAHandledKey: with CollisionFail the key of a parked message may be that of one that was handled.
+func TestAPayloadUnderAHandledKey(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, testdb.With(newShop, func(t *testing.T, s *shop) {
+		const claim = ` WHERE message_id IN (SELECT message_id FROM millrace_messages WHERE id = 4)`
+		const says = "its key belongs to a message that was handled: discard it"
+		s.exec(`UPDATE millrace_claims SET result = 1` + claim)
+		args := []string{"payload", "replace", "4", "--file", "testdata/corrected.json"}
+		for _, more := range [][]string{nil, {"--reason", "x", "--yes"}} {
+			r := s.run(append(args, more...)...)
+			assert.Equal(t, 5, r.code, r.out)
+			assert.Contains(t, r.err, says)
+		}
+		s.exec(`DELETE FROM millrace_claims` + claim) // it is forgotten
+		r := s.run(append(args, "--reason", "x", "--yes")...)
+		assert.Equal(t, 5, r.code, r.out)
+		assert.Contains(t, r.err, says)
+	}))
+}

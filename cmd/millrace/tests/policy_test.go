@@ -66,6 +66,7 @@ func TestPolicySchema(t *testing.T) {
 	assert.Empty(t, r.err)
 	assert.Equal(t, string(policy.Schema()), r.out)
 	assert.True(t, json.Valid([]byte(r.out)))
+	assert.Contains(t, withFiles(t, "policy", "schema", "-o", "yaml").out, "---\n$id: ")
 }
 
 func TestPolicyCompletion(t *testing.T) {

@@ -38,7 +38,7 @@ var replays = []struct {
 		"replay", "run", "may", "--from", "archive", "--topic", "orders", "--reason", "a gap", "--by", "ada", "--yes", "--into-side-effects", "mail",
 	}},
 	{"replay-again", []string{
-		"replay", "run", "may", "--from", "archive", "--topic", "invoices", "--reason", "a gap", "--by", "ada", "--yes", "--into-side-effects", "mail",
+		"replay", "run", "may", "--from", "archive", "--topic", "orders", "--reason", "a gap", "--by", "ada", "--yes", "--into-side-effects", "mail",
 	}},
 	{"replay-resume-done", []string{"replay", "resume", "may"}},
 	{"replay-cancel-done", []string{"replay", "cancel", "may", "--reason", "too late", "--by", "ada", "--yes"}},
@@ -82,6 +82,11 @@ func TestReplay(t *testing.T) {
 		assert.Equal(t, 1, s.count(`SELECT COUNT(*) FROM millrace_outbox WHERE uuid = ? AND status = 0`, id(23)))
 		assert.Equal(t, 3, s.count(`SELECT COUNT(*) FROM millrace_outbox WHERE topic = 'orders' AND status = 0 AND order_key = '17'`),
 			"with the order keys of the archive")
+		s.exec(`UPDATE millrace_replays SET state = 1 WHERE name = ?`, []byte("may")) // running
+		r := s.run("replay", "run", "may", "--from", "archive", "--topic", "invoices", "--reason", "a gap", "--yes", "--into-side-effects", "mail")
+		assert.Contains(t, r.err, "a replay with this name exists, and its request was another")
+		golden(t, "replay-cancel-proposed", []string{"replay", "cancel", "may"}, s.run("replay", "cancel", "may"))
+		assert.Contains(t, s.run("replay", "cancel", "may", "--json").out, `"would": "cancel"`)
 		s.exec(`UPDATE millrace_replays SET state = 3 WHERE name = ?`, []byte("may")) // cancelled
 		for _, more := range [][]string{{"resume", "may"}, {"run", "may", "--from", "archive"}} {
 			r := s.run(append([]string{"replay"}, more...)...)
@@ -140,7 +145,7 @@ func TestReplayFromRabbitMQ(t *testing.T) {
 	r = s.run(again...)
 	assert.Equal(t, 5, r.code, r.out)
 	assert.Contains(t, r.err, `replay "dead" was done at `)
-	assert.Contains(t, r.err, `with 3 messages sent again: take another name for what the queue has now: nothing was changed`)
+	assert.Contains(t, r.err, `with 3 messages sent again: take another name for what is there now: nothing was changed`)
 	again[2] = "later"
 	r = s.run(append(again, "--limit", "1")...)
 	require.Zero(t, r.code, r.err)

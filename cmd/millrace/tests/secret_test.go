@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"net/url"
 	"strings"
 	"testing"
@@ -50,6 +51,9 @@ func TestWrongDSNs(t *testing.T) {
 				assert.Contains(t, r.err, w.says)
 				assert.Empty(t, r.out)
 				hidden(t, r)
+				if w.code == 2 {
+					assert.NotContains(t, r.err, "127.0.0.1", "nor is the rest of it shown")
+				}
 			}
 		})
 	}
@@ -171,6 +175,34 @@ func TestThePasswordIsNotShownInPart(t *testing.T) {
 			assert.Zero(t, r.code, r.err)
 			assert.Contains(t, r.out, "xxxx")
 			assert.NotContains(t, r.out, "cret-")
+		}
+	}
+}
+
+// TestAPasswordOfDigits is hidden in texts, and no number of the results is taken for it.
+func TestAPasswordOfDigits(t *testing.T) {
+	t.Parallel()
+	const password = "1000"
+	s := newShop(t, testdb.On(t, "postgres"))
+	u := s.login(password)
+	s.exec(`UPDATE millrace_messages SET id = 1000, last_error = ? WHERE id = 4`, []byte("password: "+password+" of "+u.String()))
+	s.exec(`UPDATE millrace_messages SET id = 1001, reason = ?, last_error = ? WHERE id = 5`, []byte{}, []byte("password "+password))
+	for _, form := range []string{"text", "json", "yaml"} {
+		r := call(t, u.String(), "list", "--status", "parked", "-o", form)
+		require.Zero(t, r.code, r.err)
+		assert.NotRegexp(t, `password:? 1000`, r.out)
+		assert.NotContains(t, r.out, u.User.String())
+		assert.Contains(t, r.out, "password: [hidden]")
+		assert.Contains(t, r.out, "password [hidden]")
+		switch form {
+		case "text":
+			assert.Regexp(t, `(?m)^1000  billing `, r.out)
+			assert.Regexp(t, `(?m)^1001  billing `, r.out)
+		case "json":
+			assert.True(t, json.Valid([]byte(r.out)), r.out)
+			assert.Contains(t, r.out, `"id": 1000,`)
+		default:
+			assert.Contains(t, r.out, "id: 1000\n")
 		}
 	}
 }

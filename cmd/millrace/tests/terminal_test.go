@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -107,6 +108,31 @@ func TestWatchRepaintsUntilCtrlC(t *testing.T) {
 	assert.Zero(t, exit(t, term.cmd.Wait()))
 	r := s.run("status", "--watch=1ms")
 	assert.Equal(t, 2, r.code)
+}
+
+// TestWatchOfADatabaseThatHangs: what it has shown before is past.
+func TestWatchOfADatabaseThatHangs(t *testing.T) {
+	t.Parallel()
+	for _, dialect := range []string{"postgres", "mysql"} {
+		t.Run(dialect, func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t, testdb.On(t, dialect))
+			wire, through := servers.Before(t, s.db.DSN)
+			s.db.DSN = through
+			term := s.onTerminal("status", "--watch=100ms", "--timeout=3s")
+			term.await("\x1b[HPROBLEM")
+			wire.Freeze()
+			for range 2 {
+				term.await("\x1b[Hthe database did not answer within 3s")
+			}
+			wire.Thaw()
+			term.await("\x1b[HPROBLEM")
+			_, err := term.keyboard.Write([]byte{3}) // Ctrl-C
+			require.NoError(t, err)
+			term.rest()
+			assert.Zero(t, exit(t, term.cmd.Wait()))
+		})
+	}
 }
 
 // TestASecondCtrlCEndsTheCommandAtOnce: it may wait for something that no context ends, such as its input.
