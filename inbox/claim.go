@@ -146,7 +146,7 @@ func (c *claimConsumer) refuseCarried(msg *message.Message) error {
 		return nil
 	}
 	// The queue of another consumer may deliver that other message.
-	if a := attemptOf(ctx); a != nil && a.queue.store == c.store && a.queue.name == c.queueName() {
+	if a := deliveredBy(ctx); a != nil && a.queue.store == c.store && a.queue.name == c.queueName() {
 		a.interrupted(errCarried)
 	}
 	c.pace.wait(ctx)
