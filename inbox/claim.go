@@ -34,6 +34,7 @@ type claim struct {
 	parkedAsReplay bool               // it was parked because it was replayed
 	queued         bool               // it was replayed, and the queue delivers the stored message that had failed
 	outcome        []*message.Message // of an earlier run, which the broker may lack
+	moved          func()             // follows the commit that moved that to the outbox
 
 	// The verdict of the version gate, and its details.
 	gate     *gate // that asked
