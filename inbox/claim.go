@@ -34,6 +34,7 @@ type claim struct {
 	parkedAsReplay bool               // it was parked because it was replayed
 	queued         bool               // it was replayed, and the queue delivers the stored message that had failed
 	outcome        []*message.Message // of an earlier run, which the broker may lack
+	moved          func()             // follows the commit that moved that to the outbox
 
 	// The verdict of the version gate, and its details.
 	gate     *gate // that asked
@@ -146,7 +147,7 @@ func (c *claimConsumer) refuseCarried(msg *message.Message) error {
 		return nil
 	}
 	// The queue of another consumer may deliver that other message.
-	if a := attemptOf(ctx); a != nil && a.queue.store == c.store && a.queue.name == c.queueName() {
+	if a := deliveredBy(ctx); a != nil && a.queue.store == c.store && a.queue.name == c.queueName() {
 		a.interrupted(errCarried)
 	}
 	c.pace.wait(ctx)

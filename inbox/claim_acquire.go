@@ -59,6 +59,9 @@ func (cl *claim) obtain() error {
 		s.observeParked(d.ctx, d.eventOf(cl.parked))
 		cl.observeReplayed(cl.parkedReplay(), 0)
 	default:
+		if cl.moved != nil {
+			cl.moved()
+		}
 		cl.duplicate()
 	}
 	return nil

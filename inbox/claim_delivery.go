@@ -192,8 +192,9 @@ func (d *delivery) refuseOtherQueue() error {
 	if a == nil || a.queue.store == d.consumer.store && a.queue.name == d.consumer.queueName() {
 		return nil
 	}
-	if d.lease == nil && !d.as.Came.Taken() {
-		return nil // its context came with another message
+	if !d.as.Came.Taken() {
+		d.ctx, d.lease = undelivered(d.ctx), nil
+		return nil
 	}
 	return fmt.Errorf("%w: give pubsub.Durable and middleware.Inbox the same Store, Consumer and Epoch", otherQueue(a.queue))
 }

@@ -62,7 +62,7 @@ func keylessID(uuid string, payload message.Payload, metadata message.Metadata) 
 // keepKeyless stores a message without a key through the queue that delivers it past its table, if
 // there is one, because the queue calls OnPark.
 func (cl *claim) keepKeyless() (kept bool, err error) {
-	a := attemptOf(cl.ctx)
+	a := cl.queueAttempt()
 	if cl.keyless.text == "" || a == nil || a.keep == nil {
 		return false, nil
 	}

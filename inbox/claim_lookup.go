@@ -117,6 +117,11 @@ func (cl *claim) completed(ctx context.Context, row lookup) (next move, err erro
 		if err != nil {
 			return 0, fmt.Errorf("stored outcome: %w", err)
 		}
+		if cl.consumer.config.Outbox != nil { // the outcome is of a release without it
+			if err := cl.moveOutcome(ctx, string(row.Topic)); err != nil {
+				return 0, err
+			}
+		}
 		cl.answer = ReasonOutcome
 		return done, nil
 	}

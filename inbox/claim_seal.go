@@ -127,24 +127,50 @@ func (cl *claim) sealOutcome(ctx context.Context, produced []*message.Message) (
 // storeProduced stores what the handler produced, in the outbox or as the outcome of the message.
 func (cl *claim) storeProduced(ctx context.Context, tx *sqlx.Tx, outcome []byte, produced []*message.Message) error {
 	topic := message.PublishTopicFromCtx(cl.ctx) //nolint:contextcheck // the router put it there
-	if outbox := cl.consumer.config.Outbox; outbox != nil {
-		for _, m := range produced {
-			m.SetContext(ctx)
-		}
-		takes := ambient.From(ctx).Takes()
-		if err := outbox.Publish(topic, produced...); err != nil {
-			return fmt.Errorf("publish to the outbox: %w", err)
-		}
-		if ambient.From(ctx).Takes() == takes {
-			cl.warnNoOutbox()
-		}
-		return nil
+	if cl.consumer.config.Outbox != nil {
+		return cl.publish(ctx, topic, produced)
 	}
 	s := cl.consumer.store
 	_, err := tx.ExecContext(flight.With(ctx, lateOutcome), s.dialect.InsertOutcome, cl.id32, cl.id, []byte(topic), outcome)
 	if err = s.refused(ctx, err, outcome); err != nil {
 		return fmt.Errorf("store the outcome: %w", err)
 	}
+	return nil
+}
+
+// publish stores what the handler produced in the outbox. ctx carries the transaction.
+func (cl *claim) publish(ctx context.Context, topic string, produced []*message.Message) error {
+	for _, m := range produced {
+		m.SetContext(ctx)
+	}
+	takes := ambient.From(ctx).Takes()
+	if err := cl.consumer.config.Outbox.Publish(topic, produced...); err != nil {
+		return fmt.Errorf("publish to the outbox: %w", err)
+	}
+	if ambient.From(ctx).Takes() == takes {
+		cl.warnNoOutbox()
+	}
+	return nil
+}
+
+// moveOutcome moves the outcome of an earlier run to the outbox, unless somebody else has settled it. The caller has a
+// slot, which it leaves before it calls moved.
+func (cl *claim) moveOutcome(ctx context.Context, topic string) error {
+	s, moved := cl.consumer.store, func() {}
+	err := s.db.WriteInTurn(ctx, func(tx *sqlx.Tx) error {
+		fresh, err := s.Internals().DeleteOutcome(ctx, tx, cl.id32, cl.id)
+		if err != nil || !fresh || len(cl.outcome) == 0 {
+			return err
+		}
+		own := ambient.New(tx, s.db.DB)
+		defer own.End()
+		own.Cause, moved = (*cause)(cl.delivery), own.Committed
+		return cl.publish(ambient.With(ctx, own), topic, cl.outcome)
+	})
+	if err != nil {
+		return fmt.Errorf("move the stored outcome to the outbox: %w", err)
+	}
+	cl.outcome, cl.moved = nil, moved
 	return nil
 }
 

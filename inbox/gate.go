@@ -30,8 +30,8 @@ func newGate(config GateConfig) (*gate, error) {
 
 // Admit locks the aggregates of msg in the transaction of its [claim] and reports whether the
 // handler may run; then it advances their versions in the same transaction. If the handler may not
-// run, the caller returns err, which may be nil, without running it. [claim.Commit] or
-// [claim.Rollback] then carries out the gate's decision.
+// run, the caller returns err without running it. Of a decision err is nil: to the middlewares in between no handler has
+// failed. [claim.Commit] or [claim.Rollback] then carries the decision out.
 func (g *gate) Admit(msg *message.Message) (run bool, err error) {
 	cl := claimOf(msg)
 	if cl == nil {
@@ -57,7 +57,7 @@ func (cl *claim) askGate(g *gate, msg *message.Message) (run bool, err error) {
 		cl.consumer.gaps.arrive()
 	}
 	if cl.decided { // a middleware in between, such as Retry, asks again in the same transaction
-		return cl.verdict == admitted, cl.refusal()
+		return cl.verdict == admitted, nil
 	}
 	cl.gated = msg
 	versions, err := g.config.Version(cl.gated)
@@ -70,7 +70,7 @@ func (cl *claim) askGate(g *gate, msg *message.Message) (run bool, err error) {
 	}
 	if cl.step != nil && !cl.step.is(g, inOrder) {
 		cl.stepBack()
-		return false, errPostponed
+		return false, nil
 	}
 	if errors.Is(err, ErrNoVersion) && g.config.Optional {
 		cl.compare(g, nil)
@@ -85,7 +85,7 @@ func (cl *claim) askGate(g *gate, msg *message.Message) (run bool, err error) {
 		return false, fmt.Errorf("version gate: %w", dialect.Unhide(database.Explain(cl.consumer.store.db.Noticed(err))))
 	}
 	cl.decided = true
-	return cl.verdict == admitted, cl.refusal()
+	return cl.verdict == admitted, nil
 }
 
 // refusesGate returns what is wrong with the settings of a gate at the consumer.
@@ -141,13 +141,6 @@ const (
 
 // errPostponed unwinds a delivery that is postponed.
 var errPostponed = errors.New("the message waits at the version gate, and will be tried again")
-
-func (cl *claim) refusal() error {
-	if cl.verdict == postponed {
-		return errPostponed
-	}
-	return nil
-}
 
 // advance is a version to which a claim brings an aggregate.
 type advance struct {

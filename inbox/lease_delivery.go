@@ -181,7 +181,8 @@ func (l *leaseDelivery) refuseOtherQueue() error {
 		return nil
 	}
 	if came := original.From(l.msg); came == nil || !came.Taken() {
-		return nil // its context came with another message
+		l.ctx = undelivered(l.ctx)
+		return nil
 	}
 	return fmt.Errorf("%w: give pubsub.Durable the Consumer of middleware.Deduplicate, or the handler's name", otherQueue(a.queue))
 }

@@ -17,6 +17,7 @@ type attempt struct {
 	number     int
 	receivedAt time.Time
 	queue      *Queue
+	leased     *Leased           // the stored message; nil for a delivery past the table
 	came       *original.Message // as the source delivered it; nil for a stored message
 
 	// keep stores a message without a key; nil for a stored message.
@@ -35,10 +36,22 @@ type attemptKey struct{}
 
 // deliveredBy returns the attempt that ctx belongs to, nil if no queue delivers the message.
 func deliveredBy(ctx context.Context) *attempt {
-	if l := leasedOf(ctx); l != nil {
-		return &l.attempt
+	a, _ := ctx.Value(attemptKey{}).(*attempt)
+	return a
+}
+
+// leasedOf returns the stored message that ctx belongs to, nil if no queue delivers it from its table.
+func leasedOf(ctx context.Context) *Leased {
+	if a := deliveredBy(ctx); a != nil {
+		return a.leased
 	}
-	return attemptOf(ctx)
+	return nil
+}
+
+// undelivered returns ctx without its attempt, which is that of another message: ctx came from the handler that published
+// this one.
+func undelivered(ctx context.Context) context.Context {
+	return context.WithValue(ctx, attemptKey{}, nil)
 }
 
 // Attempt returns the number of the attempt that a handler's context belongs to: 1 for the first,
@@ -58,13 +71,6 @@ func ReceivedAt(ctx context.Context) time.Time {
 		return a.receivedAt
 	}
 	return time.Time{}
-}
-
-// attemptOf returns the attempt of a delivery that a queue makes past its table, nil if ctx belongs
-// to no such delivery.
-func attemptOf(ctx context.Context) *attempt {
-	a, _ := ctx.Value(attemptKey{}).(*attempt)
-	return a
 }
 
 // otherQueue is the error for a message that a queue delivers to another consumer than its own.

@@ -35,17 +35,10 @@ type Leased struct {
 // newLeased returns a leased message. The row of a suspect counts its next attempt already.
 func newLeased(q *Queue, row stored.Message, token int64, suspect bool) *Leased {
 	l := &Leased{row: row, token: token, suspect: suspect, strays: q.store.strays.count.Load()}
-	l.queue, l.number, l.receivedAt = q, row.Attempts+1, time.UnixMicro(row.ReceivedAt).UTC()
+	l.queue, l.leased, l.number, l.receivedAt = q, l, row.Attempts+1, time.UnixMicro(row.ReceivedAt).UTC()
 	if suspect {
 		l.number--
 	}
-	return l
-}
-
-type leasedKey struct{}
-
-func leasedOf(ctx context.Context) *Leased {
-	l, _ := ctx.Value(leasedKey{}).(*Leased)
 	return l
 }
 
@@ -61,7 +54,7 @@ func (l *Leased) Message(ctx context.Context) (*message.Message, error) {
 		return nil, err
 	}
 	as.Give(msg)
-	msg.SetContext(original.With(context.WithValue(ctx, leasedKey{}, l), as))
+	msg.SetContext(original.With(context.WithValue(ctx, attemptKey{}, &l.attempt), as))
 	return msg, nil
 }
 

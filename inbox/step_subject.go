@@ -86,7 +86,7 @@ func (l *leaseDelivery) subject() *subject {
 // Value also answers for the claim, the requests of its handler and the original message.
 func (c handlerContext) Value(key any) any {
 	switch key.(type) {
-	case subjectKey, requests.Key, original.Key, attemptKey, leasedKey:
+	case subjectKey, requests.Key, original.Key, attemptKey:
 		if c.claim == nil { // it belongs to a batch, not to one message
 			return nil
 		}

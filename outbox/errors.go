@@ -13,7 +13,8 @@ var (
 	// ErrNoTx says that a message's context carries no transaction.
 	ErrNoTx = errors.New("outbox: no transaction in the message's context: " +
 		"pass the context of the handler, of outbox.InTx or of outbox.WithTx to the CQRS bus that publishes it, " +
-		"or to message.NewMessageWithContext; Config.Standalone stores messages without one")
+		"or to message.NewMessageWithContext; for messages that a handler returns, set Inbox.Outbox; " +
+		"Config.Standalone stores messages without one")
 
 	// ErrTxEnded says that the transaction in a message's context has ended.
 	ErrTxEnded = errors.New("outbox: the transaction in the message's context has ended: " +

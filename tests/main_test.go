@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 
 // conformanceBodies is every behaviour that touches SQL.
 var conformanceBodies = slices.Concat(deliveryBodies, keyBodies, twinBodies, transactionBodies,
-	duplicateBodies, outcomeBodies, parkingBodies, retentionBodies, archiveBodies, inputBodies, orderBodies,
+	duplicateBodies, outcomeBodies, leftToOutboxBodies, parkingBodies, retentionBodies, archiveBodies, inputBodies, orderBodies,
 	replayBodies, importBodies, pluginBodies, lostBodies, failedCommitBodies, formerBodies, panicBodies, panicOutboxBodies, panicBackgroundBodies)
 
 // TestConformance runs every behaviour that touches SQL on every database.

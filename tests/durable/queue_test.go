@@ -24,7 +24,7 @@ import (
 
 func TestConformance(t *testing.T) {
 	testdb.Conformance(t, slices.Concat(queueBodies, storeFirstBodies, leaseBodies, silentBodies, parkingBodies, epochBodies, formerBodies, replayBodies,
-		takeUpBodies, stateBodies, importBodies, stepBodies, twoFailedBodies, observerBodies, nackBodies))
+		takeUpBodies, stateBodies, importBodies, stepBodies, twoFailedBodies, observerBodies, nackBodies, carriedBodies))
 }
 
 var errBoom = errors.New("boom")

@@ -2,12 +2,15 @@ package gate_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	wmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -66,6 +69,33 @@ var gapBodies = []testdb.Body{
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
 		must(t, h, change("a", 1), again(second))
 		assert.Equal(t, upTo(2), b.applied("a"))
+	})},
+	{Name: "a middleware between inbox and gate", Why: "a message that waits has not failed there", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		letters, failures := &rig.Publisher{}, atomic.Int32{}
+		poison, err := wmiddleware.PoisonQueue(letters, "letters")
+		require.NoError(t, err)
+		counting := func(h message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				produced, err := h(msg)
+				if err != nil {
+					failures.Add(1)
+				}
+				return produced, err
+			}
+		}
+		between := millrace.Inbox{Store: b.store, Consumer: consumer, Timeout: 2 * rig.Patience, Options: inbox.Options{TwinWait: rig.Patience}}
+		h := between.Middleware(poison(counting(millrace.VersionGate{OnGap: inbox.GapFail}.Middleware(handler))))
+		var all sync.WaitGroup
+		for _, i := range rand.Perm(10) {
+			all.Go(func() {
+				msg := change("a", int64(i+1))
+				rig.Eventually(b, "it is applied", func() bool { _, err := h(again(msg)); return err == nil })
+			})
+		}
+		all.Wait()
+		assert.Equal(t, upTo(10), b.applied("a"))
+		assert.Zero(t, failures.Load())
+		assert.Empty(t, letters.Messages())
 	})},
 	{Name: "a gap that another process closes", Why: "it may last for a time, however often the message comes", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		gate := millrace.VersionGate{OnGap: inbox.GapFail}
