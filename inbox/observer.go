@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -22,7 +23,7 @@ type Event struct {
 	Count     int
 	Attempt   int // at a stored message, 1 for the first; 0 if no pubsub.Durable delivers
 	Err       error
-	Metadata  message.Metadata // of the message, if at hand; do not change it
+	Metadata  message.Metadata // of the message, as they were then, if at hand; do not change them
 	Replay    string           // the name of the replay that sent the message
 }
 
@@ -85,7 +86,11 @@ func (o *observers) wanted(k Kind) bool { return len(o[k]) > 0 }
 
 // tell gives e, as an event of kind k, to the observers that want it.
 func (o *observers) tell(ctx context.Context, k Kind, e Event) {
+	if !o.wanted(k) {
+		return
+	}
 	e.Kind = k
+	e.Metadata = maps.Clone(e.Metadata) // who has the message may change its own while an observer keeps e
 	for _, one := range o[k] {
 		one.Observe(ctx, e)
 	}
@@ -105,6 +110,7 @@ func (s *Store) tellApart(ctx context.Context, k Kind, e Event) {
 	for _, o := range s.observers[k] {
 		told := e // a copy, so that only an event that an observer gets is allocated
 		told.Kind = k
+		told.Metadata = maps.Clone(e.Metadata)
 		s.survive(ctx, func(ctx context.Context) { o.Observe(ctx, told) })
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/lease"
 	millrace "github.com/millrace-go/millrace/middleware"
 )
 
@@ -97,6 +98,34 @@ func observed(t *testing.T, observers ...inbox.Observer) (asked *int, deliver fu
 	return asked, func() {
 		_, err := handler(message.NewMessage("order-17", nil))
 		require.NoError(t, err)
+	}
+}
+
+// TestAnEventKeepsItsMetadata: a handler may change the message's while an observer's goroutine reads the event's.
+func TestAnEventKeepsItsMetadata(t *testing.T) {
+	var told []inbox.Event
+	observers := []inbox.Observer{inbox.On(func(_ context.Context, e inbox.Event) { told = append(told, e) })}
+	_, store, done := exampleStore(inbox.Config{Observers: observers, WithoutPlugin: true})
+	defer done()
+	for what, middleware := range map[string]message.HandlerMiddleware{
+		"Inbox": millrace.Inbox{Store: store, Consumer: "billing"}.Middleware,
+		"Deduplicate": millrace.Deduplicate{
+			Claims: inbox.NewLeases(&lease.Memory{}, inbox.LeasesConfig{Observers: observers}), Consumer: "mails",
+		}.Middleware,
+	} {
+		told = nil
+		msg := message.NewMessage("order-17", nil)
+		msg.Metadata.Set("attempt", "1")
+		_, err := middleware(func(msg *message.Message) ([]*message.Message, error) {
+			msg.Metadata.Set("attempt", "2")
+			return nil, nil
+		})(msg)
+		require.NoError(t, err)
+		msg.Metadata.Set("attempt", "3")
+		require.NotEmpty(t, told, what)
+		for _, e := range told {
+			assert.Equal(t, "1", e.Metadata.Get("attempt"), "%s, %s", what, e.Kind)
+		}
 	}
 }
 

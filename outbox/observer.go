@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
@@ -69,7 +71,8 @@ func (k Kind) String() string {
 // Observer is told of decisions, for metrics and traces. [On] makes one from a function. A type
 // of your own that wants only some kinds of events implements [SelectiveObserver] too.
 //
-// The relay waits for Observe, so it must be quick. A panic in it is logged and counted by
+// The relay waits for Observe, so it must be quick. An observer that does not return within ten
+// seconds gets no more events until it does. A panic in it is logged and counted by
 // [Relay.Panics], and the relay goes on.
 type Observer interface {
 	Observe(ctx context.Context, e Event)
@@ -100,8 +103,28 @@ func (o onKinds) Observe(ctx context.Context, e Event) { o.observe(ctx, e) }
 
 func (o onKinds) Wants(k Kind) bool { return len(o.kinds) == 0 || slices.Contains(o.kinds, k) }
 
+// watched is an observer that may hang.
+type watched struct {
+	Observer
+	late atomic.Pointer[chan struct{}] // closed when the call for which the relay waited no longer has returned
+}
+
+// hangs reports whether a call for which the relay waited no longer has not returned.
+func (w *watched) hangs() bool {
+	late := w.late.Load()
+	if late == nil {
+		return false
+	}
+	select {
+	case <-*late:
+		return false
+	default:
+		return true
+	}
+}
+
 // observers holds, for each kind, the observers that want it.
-type observers [len(kindNames)][]Observer
+type observers [len(kindNames)][]*watched
 
 func newObservers(all []Observer) (o observers) {
 	for _, one := range all {
@@ -112,9 +135,10 @@ func newObservers(all []Observer) (o observers) {
 		if selective, is := one.(SelectiveObserver); is {
 			wants = selective.Wants
 		}
+		w := &watched{Observer: one}
 		for k := KindPublished; int(k) < len(o); k++ {
 			if wants(k) {
-				o[k] = append(o[k], one)
+				o[k] = append(o[k], w)
 			}
 		}
 	}
@@ -126,6 +150,25 @@ func (r *Relay) tell(ctx context.Context, k Kind, e Event) {
 	for _, o := range r.observers[k] {
 		told := e // allocated only where somebody listens
 		told.Kind = k
-		_ = r.await("an observer", func() error { o.Observe(ctx, told); return nil }) // await logs it
+		if !o.hangs() {
+			r.observe(ctx, o, told)
+		}
+	}
+}
+
+// observerPatience is how long the relay waits for an observer: nothing is sent meanwhile.
+const observerPatience = 10 * time.Second
+
+func (r *Relay) observe(ctx context.Context, o *watched, e Event) {
+	done := make(chan struct{})
+	r.beside("an observer", func() error { o.Observe(ctx, e); return nil }, func(error) { close(done) }) // beside logs it
+	timer := time.NewTimer(r.patience)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+		o.late.Store(&done)
+		r.log.Error("outbox: an observer does not return; it gets no more events until it does", nil,
+			watermill.LogFields{"observer": fmt.Sprintf("%T", o.Observer), "kind": e.Kind.String()})
 	}
 }

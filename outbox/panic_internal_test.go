@@ -186,6 +186,47 @@ func TestAPublisherThatPanicsWhileItIsDrained(t *testing.T) {
 	assert.Positive(t, r.Panics())
 }
 
+// counting counts what it logs about observers that hang.
+type counting struct {
+	watermill.NopLogger
+	said *atomic.Int64
+}
+
+func (c counting) Error(text string, _ error, _ watermill.LogFields) {
+	if strings.HasPrefix(text, "outbox: an observer does not return") {
+		c.said.Add(1)
+	}
+}
+
+// TestAnObserverThatDoesNotReturn misses events, and keeps nothing from being sent.
+func TestAnObserverThatDoesNotReturn(t *testing.T) {
+	hung, open, ended := make(chan struct{}, 100), make(chan struct{}), make(chan error, 1)
+	var heard, said atomic.Int64
+	r := newTestRelay(t, RelayConfig{Drain: time.Hour, Logger: counting{said: &said}, Observers: []Observer{
+		On(func(context.Context, Event) { hung <- struct{}{}; <-open }, KindPublished),
+		On(func(_ context.Context, e Event) { heard.Add(int64(e.Count)) }, KindPublished),
+	}})
+	r.patience = 100 * time.Millisecond
+	r.to = publishing(func(string, ...*message.Message) error { return nil })
+	out, err := NewPublisher(r.db.DB, Config{Standalone: true})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	go func() { ended <- r.Run(ctx) }()
+	b := &bench{T: t, relay: r}
+	for n := range int64(3) {
+		require.NoError(t, out.Publish("orders", message.NewMessage(watermill.NewUUID(), nil)))
+		b.eventually("it is sent and recorded", func() bool { return heard.Load() == n+1 && b.row(remaining) == 0 })
+	}
+	stop()
+	require.NoError(t, <-ended)
+	assert.Len(t, hung, 1)
+	assert.EqualValues(t, 1, said.Load())
+	o := r.observers[KindPublished][0]
+	assert.True(t, o.hangs())
+	close(open)
+	b.eventually("it gets events again", func() bool { return !o.hangs() })
+}
+
 func TestWhatEndsAGoroutineIsAPanic(t *testing.T) {
 	o := newOutside(exiting{})
 	err := o.await("it", func() error { panic(errors.New("boom")) })

@@ -28,6 +28,7 @@ type Relay struct {
 	config    RelayConfig
 	to        message.Publisher
 	observers observers
+	patience  time.Duration // with each of them
 	woken     chan struct{}
 	shares    atomic.Bool // other relays own shards too
 }
@@ -54,7 +55,7 @@ func NewRelay(db *sqlx.DB, to message.Publisher, config RelayConfig) (*Relay, er
 	}
 	return &Relay{
 		tables: d, outside: newOutside(config.Logger), config: config, to: to,
-		observers: newObservers(config.Observers), woken: make(chan struct{}, 1),
+		observers: newObservers(config.Observers), patience: observerPatience, woken: make(chan struct{}, 1),
 	}, nil
 }
 

@@ -134,12 +134,12 @@ func (t *native) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, 
 	if err != nil {
 		return &noRows{err: err}, err
 	}
-	inner, err := c.Query(ctx, sql, args...)
-	r := &rows{Rows: inner, loan: l}
+	r := &rows{loan: l}
+	l.send(ctx, c, func() { r.Rows, err = c.Query(ctx, sql, args...) })
 	if err != nil {
 		r.Close()
 	} else {
-		t.bound(l, inner.Close)
+		t.bound(l, r.Rows.Close)
 	}
 	return r, err
 }
@@ -157,25 +157,15 @@ func (t *native) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if err != nil {
 		return pgx.FailedBatchResults(b, err)
 	}
-	own := copied(b)
-	r := &batch{BatchResults: c.SendBatch(ctx, own), loan: l}
-	t.bound(l, func() {
-		for _, q := range own.QueuedQueries {
-			q.Fn = nil // it belongs into the goroutine of the handler
+	r := &batch{loan: l}
+	l.send(ctx, c, func() {
+		r.BatchResults = c.SendBatch(ctx, r.copied(b))
+		if !c.PgConn().IsBusy() { // nothing was sent
+			r.callbacks = nil
 		}
-		_ = r.BatchResults.Close() // whoever reads the results gets the reason
 	})
+	t.bound(l, func() { _ = r.BatchResults.Close() }) // whoever reads the results gets the reason
 	return r
-}
-
-// copied returns a copy of a batch that nobody else changes.
-func copied(b *pgx.Batch) *pgx.Batch {
-	own := &pgx.Batch{}
-	for _, q := range b.QueuedQueries {
-		c := *q
-		own.QueuedQueries = append(own.QueuedQueries, &c)
-	}
-	return own
 }
 
 // statementsOf returns the statements of a batch.

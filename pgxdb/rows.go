@@ -1,7 +1,9 @@
 package pgxdb
 
 import (
+	"context"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -17,6 +19,28 @@ type loan struct {
 	give func()
 	stop func() bool
 }
+
+// send calls what sends a statement. If that panics in what it calls of the caller's, it gives the connection back, and
+// closes it if a statement has been sent in part.
+func (l *loan) send(ctx context.Context, c *pgx.Conn, statement func()) {
+	returned := false
+	defer func() {
+		if returned { // which runtime.Goexit does not do either
+			return
+		}
+		if c.PgConn().IsBusy() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
+			defer cancel()
+			_ = c.Close(ctx)
+		}
+		l.give()
+	}()
+	statement()
+	returned = true
+}
+
+// closing is how long a connection may take to tell the server that it closes, as in pgx's driver.
+const closing = 5 * time.Second
 
 // cut ends the loan before its time, for a reason that whoever reads gets as the error.
 func (l *loan) cut(why error, end func()) {
@@ -146,6 +170,38 @@ func (r row) Scan(dest ...any) error {
 type batch struct {
 	pgx.BatchResults
 	*loan
+	callbacks []func(pgx.BatchResults) error // of the queries whose results were not read; nil after an error
+	last      *rows
+	failed    error // of a callback
+}
+
+// copied returns a copy of a batch that nobody else changes. The callbacks stay here: pgx would call them while the loan
+// is locked, so that nothing could end it until they return.
+func (b *batch) copied(from *pgx.Batch) *pgx.Batch {
+	own := &pgx.Batch{}
+	for _, q := range from.QueuedQueries {
+		c := *q
+		b.callbacks = append(b.callbacks, c.Fn)
+		c.Fn = nil
+		own.QueuedQueries = append(own.QueuedQueries, &c)
+	}
+	return own
+}
+
+// passed drops the callback of the query whose result was read.
+func (b *batch) passed(err error) {
+	if err != nil || len(b.callbacks) == 0 {
+		b.callbacks = nil
+		return
+	}
+	b.callbacks = b.callbacks[1:]
+}
+
+// exec is Exec while the loan is locked.
+func (b *batch) exec() (pgconn.CommandTag, error) {
+	tag, err := b.BatchResults.Exec()
+	b.passed(err)
+	return tag, err
 }
 
 func (b *batch) Exec() (pgconn.CommandTag, error) {
@@ -154,7 +210,7 @@ func (b *batch) Exec() (pgconn.CommandTag, error) {
 	if b.why != nil {
 		return pgconn.CommandTag{}, b.why
 	}
-	return b.BatchResults.Exec()
+	return b.exec()
 }
 
 func (b *batch) Query() (pgx.Rows, error) {
@@ -164,7 +220,9 @@ func (b *batch) Query() (pgx.Rows, error) {
 		return &noRows{b.why}, b.why
 	}
 	inner, err := b.BatchResults.Query()
-	return &rows{Rows: inner, loan: b.loan, part: true}, err
+	b.passed(err)
+	b.last = &rows{Rows: inner, loan: b.loan, part: true}
+	return b.last, err
 }
 
 func (b *batch) QueryRow() pgx.Row {
@@ -172,8 +230,31 @@ func (b *batch) QueryRow() pgx.Row {
 	return row{r}
 }
 
+// next returns the callback that is called next, and reads the results before it. It returns nil if none is called.
+func (b *batch) next() func(pgx.BatchResults) error {
+	b.Lock()
+	defer b.Unlock()
+	for b.why == nil && b.failed == nil && len(b.callbacks) > 0 {
+		switch {
+		case b.last != nil && b.last.Rows.Err() != nil:
+			return nil
+		case b.callbacks[0] != nil:
+			return b.callbacks[0]
+		}
+		_, _ = b.exec() // the batch's Close tells the error
+	}
+	return nil
+}
+
 // Close also tells why the batch was closed before its results were read.
 func (b *batch) Close() error {
+	for call := b.next(); call != nil; call = b.next() {
+		if err := call(b); err != nil {
+			b.Lock()
+			b.failed = err
+			b.Unlock()
+		}
+	}
 	b.Lock()
 	defer b.Unlock()
 	if b.why != nil {
@@ -181,6 +262,9 @@ func (b *batch) Close() error {
 	}
 	err := b.BatchResults.Close()
 	b.finish()
+	if b.failed != nil {
+		return b.failed
+	}
 	return err
 }
 

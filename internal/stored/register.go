@@ -54,7 +54,7 @@ func (r *Rows) Registered(self Self) *Registered { return &Registered{rows: r, s
 const registerWait = 10 * time.Second
 
 // Row returns the consumer's row. It inserts the row on first use and reads it again after a
-// connection was lost. It returns [ErrKeyChanged] if the consumer had another key before.
+// connection was lost, or in a handler's transaction until it was read outside of one. It returns [ErrKeyChanged] if the consumer had another key before.
 func (g *Registered) Row(ctx context.Context) (Registration, error) {
 	generation := g.rows.Generation()
 	if r := g.last.Load(); r != nil && r.Generation == generation {
@@ -81,7 +81,9 @@ func (g *Registered) Row(ctx context.Context) (Registration, error) {
 		return Registration{}, fmt.Errorf("record the settings: %w", err)
 	}
 	r := Registration{row.ID, generation}
-	g.last.Store(&r)
+	if _, live := g.rows.Live(ctx); !live { // else a rollback would take the row away, and leave its ID here
+		g.last.Store(&r)
+	}
 	return r, nil
 }
 

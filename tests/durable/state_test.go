@@ -2,17 +2,20 @@ package durable_test
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
+	"github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
@@ -69,6 +72,16 @@ var stateBodies = []testdb.Body{
 		rig.Eventually(b, "it is handled, or refused", func() bool { return b.effects(msg) == 1 && b.rows() == 0 || b.open(admin.Parked) == 1 })
 		assert.Equal(t, 1, b.effects(msg))
 		require.NoError(t, s.router.Close())
+	})},
+	{Name: "the first Put was rolled back", Why: "its consumer's row is gone with it, and the next Put inserts it again", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		queue := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: consumer})
+		for _, result := range []error{errBoom, nil} {
+			require.ErrorIs(t, outbox.InTx(t.Context(), b.db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
+				return errors.Join(queue.Put(ctx, "orders", newMessage()), result)
+			}), result)
+		}
+		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_consumers`))
+		assert.Len(t, rig.Take(t, rig.Queue(t, b.process(), inbox.QueueConfig{Consumer: consumer}), 10), 1)
 	})},
 	{Name: "Allow of one of two messages with a key", Why: "the other one is as little wanted as before", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		msg := replayed(newMessage())
