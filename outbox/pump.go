@@ -240,7 +240,8 @@ func (p *pump) written() bool {
 func (p *pump) finished() bool {
 	if p.outage.on {
 		lane, _ := p.askable()
-		return lane < 0 && p.lanesIdle() && p.written() && !p.reader.busy && p.cannotTake()
+		return lane < 0 && p.lanesIdle() && p.written() && !p.reader.busy &&
+			(p.cannotTake() || p.reader.seen && p.crowdedByKeys())
 	}
 	return p.idle() && !p.reader.busy && p.assigned &&
 		(p.shards == 0 || p.reader.exhausted && len(p.asks) == 0)
@@ -287,7 +288,7 @@ func (p *pump) assign(ctx context.Context, shards shardSet) {
 	p.assigned, p.shards = true, shards
 	p.reader.epoch++
 	p.reader.walk.restart()
-	p.reader.sweepAt, p.reader.exhausted, p.reader.dueDone = time.Time{}, false, false
+	p.reader.sweepAt, p.reader.seen, p.reader.exhausted, p.reader.dueDone = time.Time{}, false, false, false
 	p.reader.dueAt = time.Now()
 	p.shares.Store(shards != allShards)
 	p.dropQueued(func(l *letter) bool { return !p.keeps(l) })
