@@ -220,7 +220,9 @@ func (p *pump) beats(since *time.Time, now time.Time) bool {
 
 // maySend reports whether a lane may send: no other relay can own its shards, and nobody told
 // this one to stop.
-func (p *pump) maySend() bool { return p.lease.valid() && !p.closing.Load() }
+func (p *pump) maySend() bool {
+	return p.lease.valid() && !p.lease.doubtful() && !p.closing.Load()
+}
 
 // close takes no more letters in hand, and drops those that are not on their way.
 func (p *pump) close() {
