@@ -100,3 +100,24 @@ func TestTheGivingUpOfShardsWithoutAnAnswer(t *testing.T) {
 		})
 	}
 }
+
+// The database has ended the lease early, after its clock was set for instance, and the keeper does not know yet.
+func TestALeaseThatOnlyTheDatabaseHasEnded(t *testing.T) {
+	k := newKeeper(newTestRelay(t, oneLane(RelayConfig{})))
+	require.NoError(t, k.begin(t.Context()))
+	p := newPump(k.Relay, k.lease, false)
+	p.assigned, p.shards = true, allShards
+	p.put(t, "k", dialect.OutboxPending, 1, 2)
+	p.reads(t)
+	assert.Len(t, p.deliver(t), 2)
+	_, err := p.db.ExecContext(t.Context(), `UPDATE millrace_outbox_relays SET until = 1`)
+	require.NoError(t, err)
+	p.flush(t.Context())
+	p.flushed(<-p.flusher.done)
+	p.reads(t)
+	require.Empty(t, ids(p.lanes[0].queue), "they would be sent again")
+	assert.False(t, p.maySend())
+	assert.True(t, k.rest(t.Context(), time.Hour), "the keeper looks at once")
+	_, err = k.beat(t.Context())
+	assert.ErrorIs(t, err, errLeaseLost)
+}

@@ -144,8 +144,8 @@ func (k *keeper) run(ctx context.Context) error {
 	}
 }
 
-// rest waits until it is time to beat again: after the pause, or when the keeper has given up
-// shards. It reports false when ctx has ended.
+// rest waits until it is time to beat again: after the pause, when the keeper has given up shards,
+// or when the pump doubts the lease. It reports false when ctx has ended.
 func (k *keeper) rest(ctx context.Context, pause time.Duration) bool {
 	over := time.NewTimer(pause)
 	defer over.Stop()
@@ -154,6 +154,8 @@ func (k *keeper) rest(ctx context.Context, pause time.Duration) bool {
 		case <-ctx.Done():
 			return false
 		case <-over.C:
+			return true
+		case <-k.lease.doubted:
 			return true
 		case done := <-k.given:
 			if done.number != k.asked {
@@ -183,6 +185,7 @@ func (k *keeper) beat(ctx context.Context) (settled bool, err error) {
 	}
 	k.note(ctx)
 	for {
+		doubts := k.lease.doubts.Load()
 		v, err := k.look(ctx, division{k.generation, shardCount})
 		if err != nil {
 			return false, err
@@ -190,6 +193,7 @@ func (k *keeper) beat(ctx context.Context) (settled bool, err error) {
 		if !k.agrees(v) {
 			return false, errLeaseLost
 		}
+		k.lease.resolved.Store(doubts)
 		k.catchUp(v)
 		share := v.share(k.lease.token)
 		all, err := k.take(ctx, v.vacant(share-k.owned.size()))

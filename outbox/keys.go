@@ -52,7 +52,12 @@ func (p *pump) roomForKeys() int {
 
 // mayAsk reports whether to look for keys.
 func (p *pump) mayAsk() bool {
-	return len(p.asks) > 0 && p.shards != 0 && !p.full() && p.roomForKeys() >= max(p.config.Batch/8, 1)
+	return len(p.asks) > 0 && p.shards != 0 && !p.full() && !p.crowdedByKeys()
+}
+
+// crowdedByKeys reports whether keys have to wait for room that letters of other keys take.
+func (p *pump) crowdedByKeys() bool {
+	return len(p.asks) > 0 && p.roomForKeys() < max(p.config.Batch/8, 1)
 }
 
 // askings takes the next keys to look for. A transaction that was open when messages in hand were

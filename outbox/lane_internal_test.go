@@ -13,6 +13,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/internal/dialect"
 )
 
 type confirming struct{}
@@ -379,7 +381,9 @@ func TestAPumpLooksForCallsThatDoNotReturn(t *testing.T) {
 	l.extend(time.Now(), time.Hour)
 	p = newPump(r, l, false)
 	p.shards = allShards
-	p.inHand(mail(1, "", "t"))
+	p.joins(t)
+	p.put(t, "k", dialect.OutboxPending, 1)
+	p.inHand(mail(1, "k", "t"))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- p.work(ctx, newKeeper(r), nil, nil) }()

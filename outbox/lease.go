@@ -14,10 +14,15 @@ type lease struct {
 	began time.Time
 	until atomic.Int64 // when it ends, as a duration after began
 	clock atomic.Int64 // when it ends, as a time of day in nanoseconds
+
+	doubts   atomic.Int64 // how often a write suggested that the database has ended it
+	resolved atomic.Int64 // how many of them were before the keeper last found it there
+	doubted  chan struct{}
 }
 
 func newLease() *lease {
-	return &lease{token: rand.Int64N(1<<62) + 1, began: time.Now()} //nolint:gosec // unique, not secret
+	token := rand.Int64N(1<<62) + 1 //nolint:gosec // unique, not secret
+	return &lease{token: token, began: time.Now(), doubted: make(chan struct{}, 1)}
 }
 
 // extend notes that the database granted the lease for d, by a statement sent at the given
@@ -33,6 +38,19 @@ func (l *lease) valid() bool {
 	now := time.Now()
 	return int64(now.Sub(l.began)) < l.until.Load() && now.UnixNano() < l.clock.Load()
 }
+
+// doubt has the keeper look at once whether the database still grants the lease: it ends there
+// early if the clock is set, or a replica takes over that lagged behind.
+func (l *lease) doubt() {
+	l.doubts.Add(1)
+	select {
+	case l.doubted <- struct{}{}:
+	default:
+	}
+}
+
+// doubtful reports whether the keeper has yet to look.
+func (l *lease) doubtful() bool { return l.resolved.Load() < l.doubts.Load() }
 
 // end gives the lease up.
 func (l *lease) end() { l.until.Store(0) }

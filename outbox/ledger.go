@@ -165,7 +165,7 @@ type flush struct {
 // flush writes the ledger if there is something in it.
 func (p *pump) flush(ctx context.Context) {
 	f := &p.flusher
-	if f.busy || f.failures > 0 && time.Now().Before(f.retryAt) {
+	if f.busy || p.lease.doubtful() || f.failures > 0 && time.Now().Before(f.retryAt) {
 		return
 	}
 	work := f.failed
@@ -203,19 +203,28 @@ func (f *flush) write(ctx context.Context, d *tables) error {
 	return nil
 }
 
-// flushed lets go of the letters of a written ledger.
+// flushed lets go of the letters of a written ledger. If rows are missing, it first waits for the
+// keeper to find that the relay still has its lease.
 func (p *pump) flushed(f *flush) {
 	p.flusher.busy = false
 	if f.err != nil {
 		p.flushFailed(f)
 		return
 	}
-	p.flusher.failures, p.flusher.written = 0, f.ledger.number
+	p.flusher.failures = 0
 	p.flusher.failing, p.flusher.beaten = time.Time{}, false
 	if f.missing > 0 {
 		p.missed(f)
 	}
-	p.cutOff = p.cutOff || (f.missing > 0 || f.unsure) && !p.lease.valid()
+	if f.missing > 0 || f.unsure {
+		if p.lease.valid() { // keeps the letters in hand, or else it would find and send them again
+			f.missing, f.unsure, p.flusher.failed = 0, false, f
+			p.lease.doubt()
+			return
+		}
+		p.cutOff = true
+	}
+	p.flusher.written = f.ledger.number
 	for _, id := range f.ledger.letters() {
 		p.letGo(id)
 	}

@@ -170,14 +170,14 @@ func (l *line) firsts() []int {
 	return firsts
 }
 
-// makeRoom passes over messages of the topic that was probed last, once they fill the window:
-// behind them may be messages of a topic that works. It postpones some at first, and twice as
+// makeRoom passes over messages of the topic that was probed last, once they fill the window, or
+// the part of it that looks for keys may fill: behind them may be messages of a topic that works. It postpones some at first, and twice as
 // many with each further probe, so that a short outage rewrites little of a backlog, and a long
 // one does not hide other topics.
 func (p *pump) makeRoom(err error) {
 	const patience = 3
 	o := &p.outage
-	if o.probes < patience || !p.crowded() {
+	if o.probes < patience || !p.crowded() && !p.crowdedByKeys() {
 		return
 	}
 	window := max(min(2*p.config.Batch, len(p.window)), 1) // large messages fill it with few

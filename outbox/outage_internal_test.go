@@ -1,12 +1,16 @@
 package outbox
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/millrace/internal/dialect"
 )
 
 // outageOf has everything before the lanes refused.
@@ -196,4 +200,49 @@ func TestABatchInAnOutageAsksForEveryTopicWithoutPause(t *testing.T) {
 	assert.True(t, p.finished())
 	p.reader.exhausted = false
 	assert.False(t, p.finished(), "there may be a message of another topic")
+}
+
+// heldOf stores n held messages, each of a key of its own, with keys up to the last.
+func heldOf(t *testing.T, r *Relay, topic string, last, n int64) {
+	t.Helper()
+	_, err := r.db.ExecContext(t.Context(), `
+		WITH RECURSIVE held (key) AS (SELECT ? UNION ALL SELECT key + 1 FROM held WHERE key < ?)
+		INSERT INTO millrace_outbox (key_hash, blocked_key, status, created_at, topic, uuid, order_key)
+		SELECT key, key, ?, 1, ?, key, key FROM held`, last-n+1, last, dialect.OutboxHeld, topic)
+	require.NoError(t, err)
+}
+
+// A relay that died left them behind. The room that looks for keys may take is full before the window is.
+func TestABatchInAnOutageEndsBeforeItHasSeenAllKeys(t *testing.T) {
+	r := newTestRelay(t, oneLane(RelayConfig{}))
+	r.to = publishing(func(string, ...*message.Message) error { return errRefused })
+	heldOf(t, r, "t", 2500, 2500)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, err := r.RelayBatch(ctx)
+	require.NoError(t, ctx.Err(), "RelayBatch did not return")
+	assert.ErrorIs(t, err, errRefused)
+}
+
+func TestAnOutagePassesOverManyKeys(t *testing.T) {
+	p := newLeasedPump(t, RelayConfig{Batch: 100})
+	heldOf(t, p.Relay, "dead", 2000, 1000)
+	heldOf(t, p.Relay, "alive", 3000, 1)
+	p.looks(t)
+	outageOf(t, p)
+	for probes := 0; ; probes++ {
+		require.Less(t, probes, 20, "the topic that works is never read")
+		probeFails(t, p)
+		for p.flush(t.Context()); p.flusher.busy; p.flush(t.Context()) {
+			p.flushed(<-p.flusher.done)
+			p.looks(t)
+		}
+		for _, l := range p.window {
+			if l.topic == "alive" {
+				return
+			}
+		}
+		p.reader.sweepAt = time.Time{}
+		p.looks(t)
+	}
 }

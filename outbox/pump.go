@@ -220,7 +220,9 @@ func (p *pump) beats(since *time.Time, now time.Time) bool {
 
 // maySend reports whether a lane may send: no other relay can own its shards, and nobody told
 // this one to stop.
-func (p *pump) maySend() bool { return p.lease.valid() && !p.closing.Load() }
+func (p *pump) maySend() bool {
+	return p.lease.valid() && !p.lease.doubtful() && !p.closing.Load()
+}
 
 // close takes no more letters in hand, and drops those that are not on their way.
 func (p *pump) close() {
@@ -240,7 +242,8 @@ func (p *pump) written() bool {
 func (p *pump) finished() bool {
 	if p.outage.on {
 		lane, _ := p.askable()
-		return lane < 0 && p.lanesIdle() && p.written() && !p.reader.busy && p.cannotTake()
+		return lane < 0 && p.lanesIdle() && p.written() && !p.reader.busy &&
+			(p.cannotTake() || p.reader.seen && p.crowdedByKeys())
 	}
 	return p.idle() && !p.reader.busy && p.assigned &&
 		(p.shards == 0 || p.reader.exhausted && len(p.asks) == 0)
@@ -287,7 +290,7 @@ func (p *pump) assign(ctx context.Context, shards shardSet) {
 	p.assigned, p.shards = true, shards
 	p.reader.epoch++
 	p.reader.walk.restart()
-	p.reader.sweepAt, p.reader.exhausted, p.reader.dueDone = time.Time{}, false, false
+	p.reader.sweepAt, p.reader.seen, p.reader.exhausted, p.reader.dueDone = time.Time{}, false, false, false
 	p.reader.dueAt = time.Now()
 	p.shares.Store(shards != allShards)
 	p.dropQueued(func(l *letter) bool { return !p.keeps(l) })

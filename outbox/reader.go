@@ -24,7 +24,8 @@ type reader struct {
 	stop func() // ends the look on its way
 
 	epoch     int  // of the assignment of shards; the pump ignores readings of an earlier one
-	exhausted bool // the last sweep left nothing
+	seen      bool // the last sweep left nothing, but perhaps keys
+	exhausted bool // nor keys
 	walk      walk
 
 	hungry   bool  // there may be new messages
@@ -281,7 +282,8 @@ func (p *pump) paged(r *reading, now time.Time) {
 		p.noteDue(r)
 		p.tookHeads(r)
 	}
-	rd.exhausted = r.aside && len(r.letters) < r.limit && (rd.dueDone || !rd.dueBy(now)) && !rd.walk.on
+	rd.seen = r.aside && len(r.letters) < r.limit && (rd.dueDone || !rd.dueBy(now))
+	rd.exhausted = rd.seen && !rd.walk.on
 }
 
 // noteDue notes when the next retry is due.
