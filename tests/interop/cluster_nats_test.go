@@ -43,7 +43,7 @@ func TestClusterJetStream(t *testing.T) {
 		})
 		return err
 	})
-	stream := wmnats.JetStreamConfig{DurablePrefix: "billing", SubscribeOptions: []nats.SubOpt{nats.Bind(topic, "billing")}}
+	stream := wmnats.JetStreamConfig{DurablePrefix: "billing", SubscribeOptions: []nats.SubOpt{nats.Bind(topic, "billing"), nats.ManualAck()}}
 	publisher, err := wmnats.NewPublisher(wmnats.PublisherConfig{URL: url, NatsOptions: options, JetStream: stream}, watermill.NopLogger{})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, publisher.Close()) })

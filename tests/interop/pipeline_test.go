@@ -196,6 +196,18 @@ func happens(event <-chan struct{}, what string) error {
 	}
 }
 
+func next(t *testing.T, messages <-chan *message.Message) *message.Message {
+	t.Helper()
+	select {
+	case msg := <-messages:
+		require.NotNil(t, msg, "the subscription has ended")
+		return msg
+	case <-time.After(rig.Patience):
+		require.Fail(t, "no message comes")
+		return nil
+	}
+}
+
 // done holds when the outbox is empty and every copy of every message was acked.
 func (p *pipeline) done(c *assert.CollectT) {
 	for uuid, m := range p.committed {

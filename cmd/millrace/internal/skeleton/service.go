@@ -57,7 +57,7 @@ func (s Service) Validate() error {
 func (s Service) Durable() bool { return s.Queue || s.Gate }
 
 // Declares reports whether the broker has no topics but those that were made before.
-func (s Service) Declares() bool { return s.Broker != "nats" && s.Broker != "redis" }
+func (s Service) Declares() bool { return s.Broker != "redis" }
 
 // Strategy is the strategy of the policy.
 func (s Service) Strategy() string {
