@@ -211,6 +211,21 @@ func TestMigrate(t *testing.T) {
 	}, testdb.Empty())
 }
 
+// TestWhatMigrateWouldRunCanBeAppliedByHand, by a role that may: it records itself.
+func TestWhatMigrateWouldRunCanBeAppliedByHand(t *testing.T) {
+	t.Parallel()
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		for statement := range strings.SplitSeq(call(t, db.DSN, "migrate", "--dry-run").out, ";\n") {
+			if strings.TrimSpace(statement) != "" {
+				db.Do(t, statement)
+			}
+		}
+		golden(t, "migrate-pending-none", []string{"migrate", "--dry-run", "--json"}, call(t, db.DSN, "migrate", "--dry-run", "--json"))
+		r := call(t, db.DSN, "migrate")
+		assert.Equal(t, "The tables are up to date.\n", r.out, r.err)
+	}, testdb.Empty())
+}
+
 func TestSchemaNeedsNoDatabase(t *testing.T) {
 	t.Parallel()
 	for _, dialect := range []string{"postgres", "mysql", "sqlite"} {
