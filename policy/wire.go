@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -100,12 +101,21 @@ func (w *Wired) preparable(handler string) error {
 }
 
 // middleware applies to a handler its rules. A router calls it once for each handler, but only the
-// first message tells which handler that is.
+// first message with a name tells which handler that is: a stored one may have none. One that comes before is refused.
 func (w *Wired) middleware(next message.HandlerFunc) message.HandlerFunc {
-	var known sync.Once
+	var once sync.Once
+	var known atomic.Bool
 	var guarded message.HandlerFunc
+	nameless := w.bind("", next)
 	return func(msg *message.Message) ([]*message.Message, error) {
-		known.Do(func() { guarded = w.bind(message.HandlerNameFromCtx(msg.Context()), next) })
+		if handler := message.HandlerNameFromCtx(msg.Context()); handler != "" {
+			once.Do(func() {
+				guarded = w.bind(handler, next)
+				known.Store(true)
+			})
+		} else if !known.Load() {
+			return nameless(msg)
+		}
 		return guarded(msg)
 	}
 }
@@ -121,8 +131,7 @@ func (w *Wired) bind(handler string, next message.HandlerFunc) message.HandlerFu
 			return guard(next)
 		}
 	}
-	err = fmt.Errorf("policy: %w", err)
-	return func(*message.Message) ([]*message.Message, error) { return nil, err }
+	return inbox.Internals{}.Refuse(fmt.Errorf("policy: %w", err))
 }
 
 // missing returns what keeps the rules of handler from being enforced, except the wiring.
