@@ -20,15 +20,15 @@ func newTwoHeads(t *testing.T) twoHeads {
 	p.put(t, "hot", dialect.OutboxRetry, 5, 8)
 	p.put(t, "hot", dialect.OutboxHeld, 10)
 	p.rest()
-	p.due(t)
-	require.Len(t, p.lanes[0].queue, 2)
 	return p
 }
 
-// due has the relay take what is set aside.
-func (p twoHeads) due(t *testing.T) {
+// due has the relay take those messages that are set aside, and no others.
+func (p twoHeads) due(t *testing.T, ids ...int64) {
 	t.Helper()
-	_, err := p.db.ExecContext(t.Context(), `UPDATE millrace_outbox SET due_at = 1 WHERE status = 1`)
+	_, err := p.db.ExecContext(t.Context(), `
+		UPDATE millrace_outbox SET due_at = CASE WHEN id IN (SELECT value FROM json_each(?)) THEN 1 ELSE 1 << 60 END
+		WHERE status = 1`, dialect.IDs(ids))
 	require.NoError(t, err)
 	p.reader.dueAt, p.reader.last = time.Now(), keys
 	p.read(t.Context())
@@ -62,6 +62,10 @@ func TestTheEndOfAHeadOpensNoKeyWithAnother(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newTwoHeads(t)
+			p.due(t, 8)
+			p.away(0) // when the other becomes due
+			p.due(t, 5)
+			require.Len(t, p.window, 2)
 			p.ends(t, c.sent, nil)
 			p.flush(t.Context())
 			p.ends(t, c.fails, Permanent(errRefused))
@@ -69,10 +73,21 @@ func TestTheEndOfAHeadOpensNoKeyWithAnother(t *testing.T) {
 			p.looks(t)
 			assert.Empty(t, ids(p.lanes[0].queue), "what waits for it is not sent")
 			p.flushAll(t)
-			p.looks(t)
-			assert.Empty(t, ids(p.lanes[0].queue))
-			p.due(t)
+			p.due(t, 5, 8)
 			assert.Equal(t, []int64{c.fails, 10}, p.drain(t))
 		})
 	}
+}
+
+// An operator had both tried again: the later one waits for the earlier one, as what is no head does.
+func TestAHeadWaitsForAnEarlierOneOfItsKey(t *testing.T) {
+	p := newTwoHeads(t)
+	p.due(t, 5, 8)
+	p.ends(t, 5, Permanent(errRefused))
+	assert.Empty(t, p.deliver(t))
+	p.flushAll(t)
+	p.looks(t)
+	assert.Empty(t, ids(p.lanes[0].queue))
+	p.due(t, 5)
+	assert.Equal(t, []int64{5, 8, 10}, p.drain(t))
 }

@@ -195,7 +195,7 @@ func (p *pump) blockAt(l *letter, ledger int) {
 // waits reports whether l is behind a head.
 func (p *pump) waits(l *letter) bool {
 	b, blocked := p.blocked[l.hash]
-	return l.keyed && blocked && !l.head && l.id > b.head
+	return l.keyed && blocked && l.id > b.head
 }
 
 // open unblocks a key, and has the reader look for the messages that waited for its head.
