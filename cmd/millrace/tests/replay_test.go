@@ -82,6 +82,9 @@ func TestReplay(t *testing.T) {
 		assert.Equal(t, 1, s.count(`SELECT COUNT(*) FROM millrace_outbox WHERE uuid = ? AND status = 0`, id(23)))
 		assert.Equal(t, 3, s.count(`SELECT COUNT(*) FROM millrace_outbox WHERE topic = 'orders' AND status = 0 AND order_key = '17'`),
 			"with the order keys of the archive")
+		s.exec(`UPDATE millrace_journal SET message_id = ?`, []byte("\x02a\x01b"))
+		args = []string{"replay", "run", "named", "--from", "journal", "--consumer", "ledger", "--id", "escaped:a%01b"}
+		assert.Contains(t, s.run(args...).out, "1 message", "the key as the command shows it")
 		s.exec(`UPDATE millrace_replays SET state = 3 WHERE name = ?`, []byte("may")) // cancelled
 		for _, more := range [][]string{{"resume", "may"}, {"run", "may", "--from", "archive"}} {
 			r := s.run(append([]string{"replay"}, more...)...)
