@@ -68,6 +68,15 @@ func TestConsumerConfigReportsAllProblemsAtOnce(t *testing.T) {
 	} {
 		assert.ErrorContains(t, err, want)
 	}
+	for _, config := range []interface{ Validate() error }{
+		inbox.ConsumerConfig{Options: inbox.Options{Epoch: math.MaxInt32 + 1}},
+		inbox.QueueConfig{Consumer: "c", Epoch: math.MaxInt32 + 1}, inbox.LeaseConfig{Epoch: math.MaxInt32 + 1},
+	} {
+		require.ErrorContains(t, config.Validate(), "Epoch 2147483648 is above 2147483647, the greatest", "%T", config)
+	}
+	err = inbox.QueueConfig{Consumer: "\x00lease\x00" + strings.Repeat("n", 256)}.Validate()
+	require.ErrorContains(t, err, "is longer than 255 bytes")
+	require.ErrorContains(t, err, "has the prefix that is reserved")
 	require.NoError(t, inbox.ConsumerConfig{}.Validate())
 	require.NoError(t, inbox.ConsumerConfig{Options: inbox.Options{Retention: inbox.Forever}}.Validate())
 	require.NoError(t, inbox.ConsumerConfig{Options: inbox.Options{Retention: inbox.MinRetention}}.Validate())
@@ -86,6 +95,10 @@ func TestConsumersRefuseWhatIsTooLong(t *testing.T) {
 		assert.ErrorContains(t, err, field+" 2562047h47m16.854775807s is longer than a century")
 	}
 	assert.ErrorContains(t, err, "inbox.Forever")
+	err = inbox.QueueConfig{Consumer: "c", Lease: long, MinBackoff: long, MaxBackoff: long}.Validate()
+	for _, field := range []string{"Lease", "MinBackoff", "MaxBackoff"} {
+		assert.ErrorContains(t, err, field+" 2562047h47m16.854775807s is longer than a century")
+	}
 	const century = 876_000 * time.Hour
 	require.NoError(t, inbox.ConsumerConfig{Timeout: century}.Validate())
 	require.NoError(t, inbox.LeaseConfig{Retention: century}.Validate())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -86,15 +87,8 @@ func (c ConsumerConfig) Validate() error {
 	c.setDefaults()
 	var problems []error
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
-	if len(c.Name) > maxName {
-		problem("Consumer %.20q… is longer than %d bytes: choose a shorter name", c.Name, maxName)
-	}
-	if strings.HasPrefix(c.Name, stored.LeaseNames) {
-		problem("Consumer %q has the prefix that is reserved for the consumers of leases", c.Name)
-	}
-	if c.Epoch < 0 {
-		problem("Epoch %d is negative", c.Epoch)
-	}
+	checkName(problem, c.Name)
+	checkEpoch(problem, c.Epoch)
 	if c.FormerKey.of != nil && c.Epoch == 0 {
 		problem("FormerKey is the key of the epoch before, and Epoch is 0: raise Epoch by 1 where Key changes")
 	}
@@ -127,6 +121,25 @@ func (c ConsumerConfig) Validate() error {
 
 // century bounds what is added to a time: the nanoseconds of a clock end in 2262.
 const century = 100 * 365 * 24 * time.Hour
+
+func checkName(problem func(format string, args ...any), name string) {
+	if len(name) > maxName {
+		problem("Consumer %.20q… is longer than %d bytes: choose a shorter name", name, maxName)
+	}
+	if strings.HasPrefix(name, stored.LeaseNames) {
+		problem("Consumer %.20q has the prefix that is reserved for the consumers of leases", name)
+	}
+}
+
+// checkEpoch refuses what the column does not hold.
+func checkEpoch(problem func(format string, args ...any), epoch int) {
+	switch {
+	case epoch < 0:
+		problem("Epoch %d is negative", epoch)
+	case epoch > math.MaxInt32:
+		problem("Epoch %d is above %d, the greatest", epoch, math.MaxInt32)
+	}
+}
 
 // howLong reports what is wrong with a setting that says how long something lasts.
 func howLong(problem func(format string, args ...any), name string, d time.Duration) {

@@ -46,9 +46,7 @@ func (c LeaseConfig) Validate() error {
 	if most := maxName - len(stored.LeaseNames); len(c.Name) > most {
 		problem("Consumer %.20q… is longer than %d bytes: choose a shorter name", c.Name, most)
 	}
-	if c.Epoch < 0 {
-		problem("Epoch %d is negative", c.Epoch)
-	}
+	checkEpoch(problem, c.Epoch)
 	switch {
 	case c.Lease < minLease:
 		problem("Lease %v is below %v", c.Lease, minLease)

@@ -78,19 +78,23 @@ func (c QueueConfig) Validate() error {
 	if c.Consumer == "" {
 		problem("Consumer is required: the name of the handler, which is not known before its first message")
 	}
-	if c.Epoch < 0 {
-		problem("Epoch %d is negative", c.Epoch)
-	}
-	if c.Lease < time.Second {
+	checkName(problem, c.Consumer)
+	checkEpoch(problem, c.Epoch)
+	switch {
+	case c.Lease < time.Second:
 		problem("Lease %v is below a second", c.Lease)
+	case c.Lease > century:
+		problem("Lease %v is longer than a century", c.Lease)
 	}
+	howLong(problem, "MinBackoff", c.MinBackoff)
+	howLong(problem, "MaxBackoff", c.MaxBackoff)
 	if c.MaxAttempts < 0 {
 		problem("MaxAttempts %d is negative", c.MaxAttempts)
 	}
 	if c.OnParked < HoldKey || c.OnParked > Continue {
 		problem("OnParked %d is not one of the constants", c.OnParked)
 	}
-	if c.MinBackoff < 0 || c.MaxBackoff < c.MinBackoff {
+	if c.MaxBackoff < c.MinBackoff {
 		problem("MinBackoff %v and MaxBackoff %v are no range", c.MinBackoff, c.MaxBackoff)
 	}
 	return errors.Join(problems...)
@@ -142,7 +146,7 @@ func (s *Store) Queue(config QueueConfig) (*Queue, error) {
 	self.Unsettled = true // only the middleware knows the consumer's settings
 	return &Queue{
 		store: s, config: config, name: name, bell: s.bells[name], row: s.rows.Registered(self),
-		unopenable: recent.NewSet(mostUnopenable, 4*max(config.MaxBackoff, time.Hour)),
+		unopenable: recent.NewSet(mostUnopenable, 4*min(max(config.MaxBackoff, time.Hour), century/4)),
 		serving:    make(writers.Queue, 1),
 	}, nil
 }

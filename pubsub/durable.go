@@ -166,12 +166,16 @@ func (d Durable) validate() error {
 	if d.OrderKey != nil && d.Mode != StoreFirst {
 		problem("OrderKey needs Mode StoreFirst: messages that go straight through have no order")
 	}
-	if d.Concurrency < 0 {
-		problem("Concurrency %d is negative", d.Concurrency)
+	atMost := func(name string, n int) {
+		const most = 1_000_000 // what is made for each takes memory
+		if n < 0 {
+			problem("%s %d is negative", name, n)
+		} else if n > most {
+			problem("%s %d is above %d", name, n, most)
+		}
 	}
-	if d.Prefetch < 0 {
-		problem("Prefetch %d is negative", d.Prefetch)
-	}
+	atMost("Concurrency", d.Concurrency)
+	atMost("Prefetch", d.Prefetch)
 	if d.Poll < 0 {
 		problem("Poll %v is negative", d.Poll)
 	}

@@ -2,6 +2,7 @@ package pubsub_test
 
 import (
 	"context"
+	"math"
 	"runtime"
 	"testing"
 	"weak"
@@ -13,6 +14,14 @@ import (
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
+
+// TestDurableBoundsWhatItMakesRoomFor: a limit that is none would panic at Subscribe.
+func TestDurableBoundsWhatItMakesRoomFor(t *testing.T) {
+	t.Parallel()
+	_, err := pubsub.Durable{Consumer: "billing", Concurrency: math.MaxInt, Prefetch: 1_000_001}.Decorate(rig.NewFeed())
+	require.ErrorContains(t, err, "Concurrency 9223372036854775807 is above 1000000")
+	require.ErrorContains(t, err, "Prefetch 1000001 is above 1000000")
+}
 
 // held is a value in a context.
 type held struct{ _ [64]byte }

@@ -110,7 +110,7 @@ func (r *Request) named(items []item) []item {
 	}
 	var named []item
 	for _, i := range items {
-		if slices.Contains(r.Filter.IDs, i.msg.UUID) || i.key != "" && slices.Contains(r.Filter.IDs, i.key) {
+		if r.ids[i.msg.UUID] || i.key != "" && r.ids[i.key] {
 			named = append(named, i)
 		}
 	}

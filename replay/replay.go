@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jmoiron/sqlx"
@@ -12,6 +13,7 @@ import (
 	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
+	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/prefix"
 	"github.com/millrace-go/millrace/internal/steady"
 )
@@ -115,6 +117,8 @@ type Request struct {
 
 	// Progress is called after each batch. Defaults to nothing.
 	Progress func(Status)
+
+	ids map[string]bool // Filter.IDs, also as a journal shows them
 }
 
 const maxName = 200
@@ -152,10 +156,26 @@ func (r *Request) validate() error {
 	if !r.Filter.Since.IsZero() && !r.Filter.Until.IsZero() && !r.Filter.Since.Before(r.Filter.Until) {
 		problem("Filter: Since %v is not before Until %v", r.Filter.Since, r.Filter.Until)
 	}
+	inJSON := func(name string, at time.Time) {
+		if year := at.UTC().Year(); year < 0 || year > 9999 {
+			problem("Filter: %s %v is outside of the years 0 to 9999", name, at)
+		}
+	}
+	inJSON("Since", r.Filter.Since)
+	inJSON("Until", r.Filter.Until)
+	for _, id := range r.Filter.IDs {
+		if !utf8.ValidString(id) {
+			problem("Filter: IDs: %q is not UTF-8: name the message by its UUID", id)
+		}
+	}
 	return errors.Join(problems...)
 }
 
 func (r *Request) setDefaults() {
+	r.ids = make(map[string]bool, 2*len(r.Filter.IDs))
+	for _, id := range r.Filter.IDs {
+		r.ids[id], r.ids[keycode.String(keycode.Encode(id))] = true, true
+	}
 	if r.PerSecond == 0 {
 		r.PerSecond = 1000
 	}

@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -62,19 +63,19 @@ func (p *Replayer) begin(ctx context.Context, r *Request) (Status, error) {
 		return s, err
 	case s.State == Cancelled:
 		return s, ErrCancelled
-	case normal(s.Spec) != normal(r.spec()):
-		return Status{}, ErrOther
+	}
+	stored, err := json.Marshal(s.Spec)
+	if err != nil {
+		return Status{}, err
+	}
+	asked, err := json.Marshal(r.spec())
+	if err == nil && !bytes.Equal(stored, asked) {
+		err = ErrOther
+	}
+	if err != nil {
+		return Status{}, err
 	}
 	return s, nil
-}
-
-// normal returns s as the database stores it.
-func normal(s Spec) string {
-	text, err := json.Marshal(s)
-	if err != nil {
-		return err.Error()
-	}
-	return string(text)
 }
 
 func (p *Replayer) insert(ctx context.Context, asked *Request) (err error) {
@@ -90,14 +91,17 @@ func (p *Replayer) insert(ctx context.Context, asked *Request) (err error) {
 	if len(plan.SideEffects) > 0 {
 		return fmt.Errorf("%w: %s", ErrSideEffects, strings.Join(plan.SideEffects, ", "))
 	}
-	spec := normal(r.spec())
+	spec, err := json.Marshal(r.spec())
+	if err != nil {
+		return err
+	}
 	return p.db.WriteFound(ctx, func(ctx context.Context, tx *sqlx.Tx) error {
 		_, err := tx.ExecContext(ctx, p.db.Dialect.Replays.InsertReplay, p.namespace, []byte(r.Name), []byte(r.From.kind()),
-			[]byte(spec), plan.lastID, []byte(r.By.Name), []byte(r.By.Reason))
+			spec, plan.lastID, []byte(r.By.Name), []byte(r.By.Reason))
 		if err != nil {
 			return err
 		}
-		return p.audit(ctx, tx, r.By, "replay", r.Name, spec)
+		return p.audit(ctx, tx, r.By, "replay", r.Name, string(spec))
 	})
 }
 

@@ -116,7 +116,8 @@ func (p *Replayer) status(ctx context.Context, db sqlx.QueryerContext, name stri
 	return row.status()
 }
 
-// List returns at most limit replays of the namespace, the latest first.
+// List returns at most limit replays of the namespace, the latest first. Of a request that cannot be
+// read it returns only the source; Status returns the error.
 func (p *Replayer) List(ctx context.Context, limit int) ([]Status, error) {
 	var rows []replayRow
 	if err := p.db.SelectContext(ctx, &rows, p.db.Dialect.Replays.ListReplays, p.namespace, limit); err != nil {
@@ -126,7 +127,7 @@ func (p *Replayer) List(ctx context.Context, limit int) ([]Status, error) {
 	for _, row := range rows {
 		s, err := row.status()
 		if err != nil {
-			return nil, fmt.Errorf("replay: list: %w", err)
+			s.Spec = Spec{Source: string(row.Source)}
 		}
 		all = append(all, s)
 	}

@@ -106,6 +106,12 @@ var importBodies = []testdb.Body{
 		assert.Equal(t, 1, b.effects())
 		assert.Equal(t, 1, b.events.Count("parked"))
 	})},
+	{Name: "a message of 1970", Why: "no time is now, and that one is too old", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		report := b.imports(func(yield func(admin.Imported, error) bool) {
+			_ = yield(admin.Imported{Key: []string{"old"}, ProcessedAt: time.Unix(0, 0)}, nil) && yield(admin.Imported{Key: []string{"new"}}, nil)
+		})
+		assert.Equal(t, admin.ImportReport{New: 1, Expired: 1}, report)
+	})},
 	{Name: "keys that cannot be imported", Why: "each is refused with its reason, and the others go on", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		report := b.imports(func(yield func(admin.Imported, error) bool) {
 			_ = yield(admin.Imported{}, nil) && yield(admin.Imported{Key: []string{""}}, nil) &&

@@ -3,7 +3,10 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"regexp"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -57,8 +60,15 @@ func (a *app) document(v any) error {
 	return nil
 }
 
+// unprintable are the characters that JSON may have as they are, and YAML may not.
+var unprintable = regexp.MustCompile(`[\x{7f}-\x{9f}\x{feff}\x{fffe}\x{ffff}]`)
+
 // yamlOf returns JSON as a document of YAML, with the fields in the same order. It is YAML already, in another style.
 func yamlOf(body []byte) ([]byte, error) {
+	body = unprintable.ReplaceAllFunc(body, func(char []byte) []byte {
+		r, _ := utf8.DecodeRune(char)
+		return fmt.Appendf(nil, `\u%04x`, r)
+	})
 	var doc yaml.Node
 	if err := yaml.Unmarshal(body, &doc); err != nil {
 		return nil, err

@@ -87,7 +87,7 @@ Without --yes it shows what it would do, and exits with 2.`,
 	flags.IntVar(&r.epoch, "epoch", 0, "with journal: in this `epoch`; the newest that kept something unless given")
 	flags.StringVar(&r.since, "since", "", "stored or handled since a `time`, such as 2026-05-01T08:00:00Z, or so long ago, such as 2h")
 	flags.StringVar(&r.until, "until", "", "stored or handled before a `time`, or so long ago")
-	flags.StringArrayVar(&r.ids, "id", nil, "with this `UUID`; may be given again")
+	flags.StringArrayVar(&r.ids, "id", nil, "with this `UUID`, or with journal this key; may be given again")
 	flags.StringVar(&r.into, "into", "", "deliver to this `consumer` alone, in its newest epoch")
 	flags.StringArrayVar(&r.sideEffects, "into-side-effects", nil, "although this `consumer` refuses replays; may be given again")
 	flags.IntVar(&r.rate, "rate", 1000, "at most so many `messages` a second")
@@ -200,7 +200,10 @@ func firstOf(errs ...error) error {
 }
 
 func (r *replaying) filter(ctx context.Context) (f replay.Filter, err error) {
-	f = replay.Filter{Topic: r.topic, Consumer: r.consumer, IDs: r.ids}
+	f = replay.Filter{Topic: r.topic, Consumer: r.consumer}
+	for _, id := range r.ids {
+		f.IDs = append(f.IDs, keyOf(id))
+	}
 	if r.cmd.Flags().Changed("epoch") {
 		f.Epoch = &r.epoch
 	}

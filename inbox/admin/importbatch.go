@@ -35,7 +35,8 @@ type importedKey struct {
 	number int
 	key    []string
 	id     []byte
-	at     int64 // 0: now
+	at     int64
+	now    bool // in place of at
 }
 
 // importBatch is a set of keys that are stored together.
@@ -105,7 +106,7 @@ func (i *importer) add(number int, in Imported) {
 		return
 	}
 	k := importedKey{number: number, key: slices.Clone(in.Key), id: keycode.Encode(key)}
-	if !in.ProcessedAt.IsZero() {
+	if k.now = in.ProcessedAt.IsZero(); !k.now {
 		k.at = in.ProcessedAt.UnixMicro()
 	}
 	i.pending = append(i.pending, k)
@@ -147,7 +148,7 @@ func (i *importer) sort(now time.Time) *importBatch {
 		oldest = now.Add(-r).UnixMicro()
 	}
 	for _, k := range i.pending {
-		if k.at == 0 {
+		if k.now {
 			k.at = now.UnixMicro()
 		}
 		before, twice := b.at[string(k.id)]

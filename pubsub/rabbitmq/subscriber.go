@@ -178,7 +178,7 @@ func (s *Subscriber) Close() error {
 		s.subscriptions.Wait()
 		close(ended)
 	}()
-	late := time.NewTimer(s.config.CloseTimeout + farewell)
+	late := time.NewTimer(max(s.config.CloseTimeout, s.config.CloseTimeout+farewell)) // the sum may be too large
 	defer late.Stop()
 	select {
 	case <-ended:

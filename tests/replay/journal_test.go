@@ -100,6 +100,23 @@ var journalBodies = []testdb.Body{
 		require.Len(t, open, 1)
 		as(failed, &message.Message{Payload: open[0].Payload, Metadata: open[0].Metadata})
 	})},
+	{Name: "keys that are named", Why: "also one that is stored as its hash", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		long, odd := strings.Repeat("k", 200), "a\x01b"
+		config := inbox.ConsumerConfig{Name: "named", Options: inbox.Options{Journal: true}}
+		handle, err := b.store.Handler(config, func(*message.Message) ([]*message.Message, error) { return nil, nil })
+		require.NoError(t, err)
+		for _, key := range []string{long, odd, "another"} {
+			_, err := handle(message.NewMessage(key, nil))
+			require.NoError(t, err)
+		}
+		b.exec(`UPDATE millrace_journal SET uuid = 'of a producer'`)
+		r := replay.Request{
+			Name: "named", From: replay.Journal(b.store), Filter: replay.Filter{Consumer: "named", IDs: []string{long, odd}},
+			To: replay.Publisher(&sink{}), By: ada,
+		}
+		assert.Equal(t, 2, b.plan(r).LookedAt)
+		assert.Equal(t, 2, b.run(r).Sent)
+	})},
 	{Name: "an erased payload", Why: "it is left out, and told; what cannot be opened now ends the replay", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.orders(2)
 		b.relay()

@@ -161,6 +161,7 @@ func TestOutputs(t *testing.T) {
 	s := newShop(t, testdb.On(t, "sqlite"))
 	s.exec(`UPDATE millrace_consumers SET name = ? WHERE name = ?`, []byte("yes"), []byte("billing"))
 	s.exec(`UPDATE millrace_consumers SET name = ? WHERE name = ?`, []byte("007"), []byte("mail"))
+	s.exec(`UPDATE millrace_messages SET last_error = ? WHERE id = 4`, []byte("\\ \u007f\u0080\u0085\u009f\ufeff\ufffe\uffff\U0001f600"))
 	age := regexp.MustCompile(`(_seconds"?: )[\d.]+`)
 	for _, args := range [][]string{{"status"}, {"list"}, {"list", "--groups"}, {"outbox", "list"}, {"explain", id(20)}} {
 		var j, y any

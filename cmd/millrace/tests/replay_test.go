@@ -87,6 +87,9 @@ func TestReplay(t *testing.T) {
 		assert.Contains(t, r.err, "a replay with this name exists, and its request was another")
 		golden(t, "replay-cancel-proposed", []string{"replay", "cancel", "may"}, s.run("replay", "cancel", "may"))
 		assert.Contains(t, s.run("replay", "cancel", "may", "--json").out, `"would": "cancel"`)
+		s.exec(`UPDATE millrace_journal SET message_id = ?`, []byte("\x02a\x01b"))
+		args = []string{"replay", "run", "named", "--from", "journal", "--consumer", "ledger", "--id", "escaped:a%01b"}
+		assert.Contains(t, s.run(args...).out, "1 message", "the key as the command shows it")
 		s.exec(`UPDATE millrace_replays SET state = 3 WHERE name = ?`, []byte("may")) // cancelled
 		for _, more := range [][]string{{"resume", "may"}, {"run", "may", "--from", "archive"}} {
 			r := s.run(append([]string{"replay"}, more...)...)
