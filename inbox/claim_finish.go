@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -123,6 +124,9 @@ func (cl *claim) approve(produced []*message.Message) error {
 	}
 	if closed(cl.msg.Nacked()) {
 		return errNacked
+	}
+	if i := slices.Index(produced, nil); i >= 0 {
+		return fmt.Errorf("the handler returned a nil message, number %d of %d", i+1, len(produced))
 	}
 	if len(produced) == 0 && !cl.ambient.Taken() {
 		if config.RequireTx {
