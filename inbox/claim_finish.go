@@ -60,7 +60,7 @@ func (cl *claim) answeredEarly() bool {
 	early := closed(cl.msg.Acked())
 	if early {
 		cl.log().Error("inbox: the message was acked before its effects were committed, so a crash can lose it",
-			errAnswered, nil)
+			errAcked, nil)
 	}
 	return early
 }

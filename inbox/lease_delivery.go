@@ -66,7 +66,7 @@ func (c *leaseContext) Value(key any) any {
 }
 
 var (
-	errLeaseAnswered = errors.New("the message was acked or nacked before middleware.Deduplicate saw it, so a failure " +
+	errLeaseAcked = errors.New("the message was acked before middleware.Deduplicate saw it, so a failure " +
 		"would lose it: remove InstantAck, or put it nowhere outside middleware.Deduplicate")
 	errInsideInbox = errors.New("middleware.Deduplicate stands inside middleware.Inbox, and would remember a message " +
 		"that the inbox rolls back: remove one of the two")
@@ -145,8 +145,8 @@ func (c *leaseConsumer) acquire(msg *message.Message) (*leaseDelivery, error) {
 
 func (l *leaseDelivery) identify() error {
 	c := l.consumer
-	if answered(l.msg) {
-		return errLeaseAnswered
+	if err := answeredBefore(l.msg, errLeaseAcked); err != nil {
+		return err
 	}
 	if ambient.From(l.ctx).Open() {
 		return errInsideInbox
@@ -236,7 +236,7 @@ func (l *leaseDelivery) handled() {
 // many sources redeliver it at once.
 func (l *leaseDelivery) reject(cause error) {
 	l.interrupted(cause)
-	if leasedOf(l.ctx) == nil && l.ctx.Err() == nil && !errors.Is(cause, errLeaseAnswered) {
+	if leasedOf(l.ctx) == nil && l.ctx.Err() == nil && !answered(l.msg) {
 		l.consumer.pace.wait(l.ctx)
 	}
 }
