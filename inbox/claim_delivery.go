@@ -58,6 +58,9 @@ func (c *claimConsumer) readDelivery(msg *message.Message) (*delivery, error) {
 	if err := answeredBefore(msg, errAcked); err != nil {
 		return d, err
 	}
+	if leaseOf(msg) != nil {
+		return d, errOutsideInbox
+	}
 	d.lease = leasedOf(d.ctx)
 	if err := d.refuseOtherQueue(); err != nil {
 		return d, err

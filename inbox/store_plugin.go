@@ -191,6 +191,9 @@ func (s *Store) guarding(next message.HandlerFunc, innermost bool) message.Handl
 		tx := ambient.From(msg.Context())
 		if tx == nil || carried(tx, msg) {
 			msg.SetContext(context.WithValue(msg.Context(), guardPassed{}, true))
+			if l := leaseOf(msg); l != nil {
+				return l.watch(msg, alone)
+			}
 			return alone(msg)
 		}
 		if cl, is := tx.Owner.(*claim); is && !innermost {
