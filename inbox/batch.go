@@ -160,7 +160,7 @@ func (b *batches) admit(msg *message.Message) *member {
 // plain reports whether d is a first delivery, as far as the message itself and its queue say.
 func (d *delivery) plain() bool {
 	c := d.consumer
-	if _, live := c.store.db.Live(d.ctx); live || d.ctx.Err() != nil {
+	if within, _ := d.nested(); within || d.ctx.Err() != nil {
 		return false
 	}
 	attended := c.store.config.WithoutPlugin || !d.routed() || d.ctx.Value(attended{}) != nil

@@ -81,8 +81,8 @@ func (c *claimConsumer) claim(msg *message.Message, v *visit) (*claim, error) {
 		return nil, c.reject(d, err)
 	}
 	s := c.store
-	if _, live := s.db.Live(d.ctx); live {
-		if outer := claimOf(msg); outer != nil {
+	if within, outer := d.nested(); within {
+		if outer != nil {
 			outer.unserved = true
 		}
 		return nil, d.fail(errors.New("middleware.Inbox stands twice on this handler: remove one"))
@@ -136,6 +136,14 @@ func (c *claimConsumer) claim(msg *message.Message, v *visit) (*claim, error) {
 		v.made.Give(cl.msg)
 	}
 	return cl, cl.runOnBegin()
+}
+
+// nested reports whether the handler of d runs in the open transaction of a claim, and which: that of the message, if
+// known, on whatever database. What an inbox further in holds or parks, the outer one would drop when it comes again.
+func (d *delivery) nested() (within bool, outer *claim) {
+	outer = claimOf(d.msg)
+	_, within = d.consumer.store.db.Live(d.ctx)
+	return within || outer != nil && (outer.msg == d.msg || d.as.Came == outer.as.Came), outer
 }
 
 // refuseCarried refuses a message whose context came with the open transaction of another message. Its own transaction could

@@ -81,8 +81,12 @@ func (c *claimConsumer) warnUnguarded(d *delivery) {
 	if d.ctx.Value(guardPassed{}) == nil {
 		return
 	}
+	c.sayUnguarded(d, errUnguarded)
+}
+
+func (c *claimConsumer) sayUnguarded(d *delivery, why error) {
 	c.warnedUnguarded.Do(func() {
-		d.log().Error("inbox: a Retry inside the inbox would not be noticed; said once per consumer", errUnguarded, nil)
+		d.log().Error("inbox: a Retry inside the inbox would not be noticed; said once per consumer", why, nil)
 	})
 }
 

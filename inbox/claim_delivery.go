@@ -39,8 +39,12 @@ type delivery struct {
 	keyless      why    // why it has no usable key: none, two, or no fingerprint
 }
 
-var errAnswered = errors.New("the message was acked or nacked before the inbox saw it, so a failure would lose it: " +
+var errAcked = errors.New("the message was acked before the inbox saw it, so a failure would lose it: " +
 	"remove InstantAck, or put it nowhere outside middleware.Inbox")
+
+// errNackedBefore says no more than why a second try of Retry does nothing.
+var errNackedBefore = errors.New("the message was nacked before the inbox saw it, as by an earlier try of its handler: " +
+	"return an error instead of calling Nack")
 
 // errNacked fails a run whose message will be redelivered.
 var errNacked = errors.New("the message was nacked while its handler ran, so the run counts as failed although it returned no error: " +
@@ -51,8 +55,11 @@ func (c *claimConsumer) readDelivery(msg *message.Message) (*delivery, error) {
 	d := &delivery{consumer: c, msg: msg, as: original.Arrive(msg), ctx: replayContext(msg.Context(), msg)}
 	d.replay, d.replayed = replayed(msg)
 	d.topic = message.SubscribeTopicFromCtx(d.ctx)
-	if answered(msg) {
-		return d, errAnswered
+	if err := answeredBefore(msg, errAcked); err != nil {
+		return d, err
+	}
+	if leaseOf(msg) != nil {
+		return d, errOutsideInbox
 	}
 	d.lease = leasedOf(d.ctx)
 	if err := d.refuseOtherQueue(); err != nil {
@@ -145,6 +152,17 @@ func (d *delivery) event(reason string) Event {
 }
 
 func answered(msg *message.Message) bool { return closed(msg.Acked()) || closed(msg.Nacked()) }
+
+// answeredBefore returns an error if msg was answered already: acked if it was acked.
+func answeredBefore(msg *message.Message, acked error) error {
+	switch {
+	case closed(msg.Acked()):
+		return acked
+	case closed(msg.Nacked()):
+		return errNackedBefore
+	}
+	return nil
+}
 
 func closed(c <-chan struct{}) bool {
 	select {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -59,7 +60,7 @@ func (cl *claim) answeredEarly() bool {
 	early := closed(cl.msg.Acked())
 	if early {
 		cl.log().Error("inbox: the message was acked before its effects were committed, so a crash can lose it",
-			errAnswered, nil)
+			errAcked, nil)
 	}
 	return early
 }
@@ -123,6 +124,9 @@ func (cl *claim) approve(produced []*message.Message) error {
 	}
 	if closed(cl.msg.Nacked()) {
 		return errNacked
+	}
+	if i := slices.Index(produced, nil); i >= 0 {
+		return fmt.Errorf("the handler returned a nil message, number %d of %d", i+1, len(produced))
 	}
 	if len(produced) == 0 && !cl.ambient.Taken() {
 		if config.RequireTx {

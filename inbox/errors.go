@@ -58,11 +58,11 @@ var (
 	ErrTxEndedByHandler = errors.New("the handler ended the inbox's transaction itself: " +
 		"leave Commit, Rollback and schema statements out of it")
 
-	// ErrSwallowed says that a middleware inside the inbox turned a failure of the handler or of a
-	// version gate into a success, ran the handler again in the same transaction, or returned before
+	// ErrSwallowed says that a middleware inside Inbox or Deduplicate turned a failure of the handler or
+	// of a version gate into a success, ran the handler again in the same transaction, or returned before
 	// the handler did.
 	ErrSwallowed = errors.New("a middleware inside the inbox hid how the handler ended: " +
-		"put Retry, PoisonQueue, IgnoreErrors and Duplicator outside middleware.Inbox, and wait for the handler")
+		"put Retry, PoisonQueue, IgnoreErrors and Duplicator outside middleware.Inbox or Deduplicate, and wait for the handler")
 
 	// ErrNoPlugin says that the router that delivers a message has no plugin of the Store. The
 	// message was not handled, and its nack was delayed.

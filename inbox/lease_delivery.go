@@ -38,6 +38,7 @@ type leaseDelivery struct {
 	began   time.Time
 	sure    time.Time // until then nobody else can take the lease; guarded by heart.mu
 
+	runs     ambient.Runs
 	gone     bool          // it holds nothing any more
 	over     atomic.Bool   // the handler has returned
 	requests requests.Made // with a key of the message
@@ -51,6 +52,15 @@ type leaseContext struct {
 }
 
 type leaseInContext struct{}
+
+// leaseOf returns the delivery whose handler runs for msg, or for the message that it is a copy of; nil if there is none.
+func leaseOf(msg *message.Message) *leaseDelivery {
+	l, _ := msg.Context().Value(leaseInContext{}).(*leaseDelivery)
+	if l == nil || l.over.Load() || l.msg != msg && original.From(msg) != l.came {
+		return nil // or the context came with another message
+	}
+	return l
+}
 
 // Value returns the delivery, or the value of the message's context.
 func (c *leaseContext) Value(key any) any {
@@ -66,10 +76,12 @@ func (c *leaseContext) Value(key any) any {
 }
 
 var (
-	errLeaseAnswered = errors.New("the message was acked or nacked before middleware.Deduplicate saw it, so a failure " +
+	errLeaseAcked = errors.New("the message was acked before middleware.Deduplicate saw it, so a failure " +
 		"would lose it: remove InstantAck, or put it nowhere outside middleware.Deduplicate")
 	errInsideInbox = errors.New("middleware.Deduplicate stands inside middleware.Inbox, and would remember a message " +
 		"that the inbox rolls back: remove one of the two")
+	errOutsideInbox = errors.New("middleware.Deduplicate stands outside of middleware.Inbox, VersionGate or Batch, and would drop a message " +
+		"that these have held or parked when it comes again: remove middleware.Deduplicate")
 	errLeaseTwice = errors.New("middleware.Deduplicate stands twice on this handler: remove one")
 )
 
@@ -98,8 +110,8 @@ func (c *leaseConsumer) handle(msg *message.Message, h message.HandlerFunc) ([]*
 	returned = true
 	produced = original.Apart(ctx, produced, msg)
 	as.Restore(msg)
-	if err == nil && closed(msg.Nacked()) {
-		err = errNacked
+	if err == nil {
+		err = l.approve()
 	}
 	if err != nil {
 		return nil, l.release(err)
@@ -108,6 +120,34 @@ func (c *leaseConsumer) handle(msg *message.Message, h message.HandlerFunc) ([]*
 		return nil, err
 	}
 	return produced, nil
+}
+
+// watch runs h, next to which the guard stands, and keeps how it ended. A middleware in between may run it again: there
+// is no transaction that has both runs.
+func (l *leaseDelivery) watch(msg *message.Message, h message.HandlerFunc) ([]*message.Message, error) {
+	l.runs.Enter()
+	defer l.runs.Leave()
+	l.runs.Failed(errPanic) // a Recoverer outside may turn the panic into an error
+	produced, err := h(msg)
+	l.runs.Failed(err)
+	return produced, err
+}
+
+// approve returns an error if a run that returned none must not count.
+func (l *leaseDelivery) approve() error {
+	if l.runs.Running() {
+		return fmt.Errorf("%w: %w", ErrSwallowed, errReturnedBefore)
+	}
+	if err := l.runs.Failure(); err != nil {
+		return fmt.Errorf("%w: %w", ErrSwallowed, err)
+	}
+	if closed(l.msg.Nacked()) {
+		return errNacked
+	}
+	if closed(l.msg.Acked()) {
+		l.log().Error("inbox: the message was acked before its key was confirmed, so a crash can lose it", errLeaseAcked, nil)
+	}
+	return nil
 }
 
 // acquire takes a lease on msg. It waits for copies that are being handled, in this process or
@@ -145,14 +185,13 @@ func (c *leaseConsumer) acquire(msg *message.Message) (*leaseDelivery, error) {
 
 func (l *leaseDelivery) identify() error {
 	c := l.consumer
-	if answered(l.msg) {
-		return errLeaseAnswered
+	if err := answeredBefore(l.msg, errLeaseAcked); err != nil {
+		return err
 	}
 	if ambient.From(l.ctx).Open() {
 		return errInsideInbox
 	}
-	outer, _ := l.ctx.Value(leaseInContext{}).(*leaseDelivery)
-	if outer != nil && outer.msg == l.msg && outer.consumer.turns == c.turns {
+	if outer := leaseOf(l.msg); outer != nil && outer.consumer.turns == c.turns {
 		return errLeaseTwice
 	}
 	if err := l.refuseOtherQueue(); err != nil {
@@ -237,7 +276,7 @@ func (l *leaseDelivery) handled() {
 // many sources redeliver it at once.
 func (l *leaseDelivery) reject(cause error) {
 	l.interrupted(cause)
-	if leasedOf(l.ctx) == nil && l.ctx.Err() == nil && !errors.Is(cause, errLeaseAnswered) {
+	if leasedOf(l.ctx) == nil && l.ctx.Err() == nil && !answered(l.msg) {
 		l.consumer.pace.wait(l.ctx)
 	}
 }

@@ -95,10 +95,14 @@ func (a *attempt) failed(delivery context.Context, cause error, ran *failedRun) 
 	a.cancelled = delivery.Err() != nil && errors.Is(cause, context.Canceled)
 }
 
-// interrupted notes why the handler did not run, or why its run is no attempt.
+// interrupted notes why the handler did not run, or why its run is no attempt. That the message was nacked says less
+// than why an earlier run failed.
 func (a *attempt) interrupted(cause error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.cause != nil && errors.Is(cause, errNackedBefore) {
+		return
+	}
 	a.seen, a.cause = true, cause
 }
 

@@ -49,7 +49,7 @@ func (p *pace) doubt(ctx context.Context, cause error) {
 // a pause, unless a queue, which has pauses of its own, delivers it from the table.
 func (c *claimConsumer) reject(d *delivery, err error) error {
 	d.interrupted(err)
-	if d.lease == nil && !errors.Is(err, errAnswered) {
+	if d.lease == nil && !answered(d.msg) {
 		c.pace.wait(d.ctx)
 	}
 	return d.fail(err)

@@ -264,3 +264,6 @@ var errUnattended = errors.New("give the router the plugin (middleware.Inbox.Add
 
 var errUnguarded = errors.New("the plugin's guard stands outside this middleware.Inbox, which was given to a handler " +
 	"while the router ran: give it to the router, or to the handler before Router.Run")
+
+var errGuardOutside = errors.New("the plugin's guard stands outside a middleware of this handler, which was added while the router ran: " +
+	"add middlewares before Router.Run")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"time"
 	"weak"
@@ -38,9 +39,9 @@ import (
 // A Store without Config.Logger logs to the logger of the first router that starts with its plugin, and
 // to slog.Default until then.
 //
-// A handler that is added while the router runs is guarded like the others. If it has an Inbox of
-// its own, by Handler.AddMiddleware, the guard is outside of that Inbox and sees nothing, which is
-// logged; an Inbox of the router has the guard inside.
+// A handler that is added while the router runs is guarded like the others, but the guard is outside
+// of the middlewares that were added since Router.Run. If one of these is the Inbox, the guard sees
+// nothing; if one is a Retry inside the Inbox, the guard does not see its runs. Both are logged.
 func (s *Store) Plugin() message.RouterPlugin {
 	return func(r *message.Router) error {
 		router := weak.Make(r) // nothing tells that its Run failed
@@ -55,17 +56,23 @@ func (s *Store) Plugin() message.RouterPlugin {
 			s.work.routers.Delete(router)
 			return err
 		}
+		var handlers bare
 		if _, guards := guarded.LoadOrStore(router, true); !guards { // for all Stores of the router: a second one would see each run twice
-			r.AddMiddleware(s.guard)
+			r.AddMiddleware(s.guard(&handlers))
 		}
-		r.AddSubscriberDecorators(message.MessageTransformSubscriberDecorator(func(msg *message.Message) {
-			attend(msg)
-			original.Keep(msg)
-		}))
+		r.AddSubscriberDecorators(func(sub message.Subscriber) (message.Subscriber, error) {
+			handlers.note(r)
+			return decorate(sub)
+		})
 		go s.runWith(router, r.Running())
 		return nil
 	}
 }
+
+var decorate = message.MessageTransformSubscriberDecorator(func(msg *message.Message) {
+	attend(msg)
+	original.Keep(msg)
+})
 
 // logTo makes log the logger of a Store without Config.Logger, unless another router gave it one.
 func (s *Store) logTo(log watermill.LoggerAdapter) {
@@ -154,14 +161,43 @@ func carried(tx *ambient.Tx, msg *message.Message) bool {
 	return is && cl.ctx.Value(attended{}) != msg.Context().Value(attended{})
 }
 
-// guard is the innermost middleware. It tells the inbox how the handler ended, or that it has not.
-func (s *Store) guard(next message.HandlerFunc) message.HandlerFunc {
+// bare are the functions that handlers were added with, by their code. A router calls a middleware of one with something else
+// if another middleware stands further in.
+type bare struct{ codes sync.Map }
+
+// note adds the handlers of r. The router must be starting some, which it does under the lock of its handlers.
+func (b *bare) note(r *message.Router) {
+	for _, h := range r.Handlers() {
+		b.codes.Store(code(h), true)
+	}
+}
+
+func (b *bare) has(h message.HandlerFunc) bool {
+	_, has := b.codes.Load(code(h))
+	return has
+}
+
+func code(h message.HandlerFunc) uintptr { return reflect.ValueOf(h).Pointer() }
+
+// guard returns the innermost middleware. It tells the inbox how the handler ended, or that it has not.
+func (s *Store) guard(handlers *bare) message.HandlerMiddleware {
+	return func(next message.HandlerFunc) message.HandlerFunc { return s.guarding(next, handlers.has(next)) }
+}
+
+// guarding is the guard around next, which is innermost if nothing else is around the handler.
+func (s *Store) guarding(next message.HandlerFunc, innermost bool) message.HandlerFunc {
 	alone := leaving.Nack(next) // without an inbox around it; an inbox nacks by itself, once its transaction has ended
 	return func(msg *message.Message) ([]*message.Message, error) {
 		tx := ambient.From(msg.Context())
 		if tx == nil || carried(tx, msg) {
 			msg.SetContext(context.WithValue(msg.Context(), guardPassed{}, true))
+			if l := leaseOf(msg); l != nil {
+				return l.watch(msg, alone)
+			}
 			return alone(msg)
+		}
+		if cl, is := tx.Owner.(*claim); is && !innermost {
+			cl.consumer.sayUnguarded(cl.delivery, errGuardOutside)
 		}
 		again := tx.Enter() > 0
 		defer tx.Leave()

@@ -31,6 +31,9 @@ import (
 //
 // The router publishes the messages that the handler returns afterwards. Deduplicate confirms the
 // key of such a message when it is acked, and frees it when it is nacked.
+//
+// On a router with the plugin of a Store, Deduplicate also frees the key, and returns
+// inbox.ErrSwallowed, if a middleware inside hides that the handler failed, or returns before it.
 type Deduplicate struct {
 	// Claims keeps the keys: in memory, in the service's database, or in Redis. Required.
 	Claims *inbox.Leases

@@ -134,6 +134,18 @@ var orderBodies = []testdb.Body{
 		assert.Equal(t, 1, b.effects())
 		assert.Len(t, s.published.Messages(), 1, "of the second run")
 	})},
+	{Name: "Retry around a handler that nacks its message", Why: "the second try says what is wrong", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		got := make(chan error, 1)
+		s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
+			msg.Nack()
+			return invoice(msg)
+		}, tells(got), middleware.Retry{MaxRetries: 1, InitialInterval: 1}.Middleware, b.patient().Middleware)
+		assert.False(t, s.deliver(newMessage("x")))
+		err := rig.Within(t, got, "the handler returns")
+		require.ErrorContains(t, err, "nacked before the inbox saw it")
+		assert.NotContains(t, err.Error(), "InstantAck")
+		assert.Equal(t, 0, b.effects())
+	})},
 	{Name: "Timeout inside", Why: "T16: it leaves a cancelled context behind", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		s := b.newService(invoice, middleware.Retry{MaxRetries: 1, InitialInterval: 1}.Middleware,
 			b.patient().Middleware, middleware.Timeout(time.Minute))

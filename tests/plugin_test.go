@@ -188,6 +188,12 @@ var pluginBodies = []testdb.Body{
 		assert.Equal(t, 2, b.effects())
 		assert.Equal(t, 1, b.logged(unguarded))
 	})},
+	{Name: "a middleware that is added while the router runs", Why: "the guard stands outside of it, which is said once", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		late := b.addedLate(b.newService(effect, b.patient().Middleware), retry)
+		assert.True(t, late.deliver(newMessage("x")))
+		assert.True(t, late.deliver(newMessage("x")))
+		assert.Equal(t, 1, b.logged(unguarded))
+	})},
 }
 
 const unguarded = "inbox: a Retry inside the inbox would not be noticed; said once per consumer"

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
 	millrace "github.com/millrace-go/millrace/middleware"
+	box "github.com/millrace-go/millrace/outbox"
 	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -228,6 +229,19 @@ var transactionBodies = []testdb.Body{
 		}
 		assert.GreaterOrEqual(t, time.Since(began), 750*time.Millisecond, "50, 100, 200 and 400 ms at least")
 		assert.Zero(t, b.effects())
+	})},
+	{Name: "a returned message that is nil", Why: "the error says which, with and without an outbox", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		for name, outbox := range map[string]message.Publisher{"without": nil, "with": rig.NewOutbox(t, b.db.DB, box.Config{})} {
+			got := make(chan error, 1)
+			i := b.patient()
+			i.Outbox = outbox
+			s := b.newService(func(msg *message.Message) ([]*message.Message, error) {
+				return []*message.Message{newMessage("invoice"), nil}, apply(msg.Context(), msg.UUID)
+			}, tells(got), i.Middleware)
+			assert.False(t, s.deliver(newMessage("x")), name)
+			require.ErrorContains(t, rig.Within(t, got, "the handler returns"), "the handler returned a nil message, number 2 of 2", name)
+			assert.Zero(t, b.effects(), name)
+		}
 	})},
 	{Name: "OnBegin", Why: "runs first in the handler's transaction, and its error is the handler's", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var fail error

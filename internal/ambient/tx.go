@@ -37,11 +37,9 @@ type run struct {
 	tx *sqlx.Tx
 	db *sql.DB
 
-	taken  atomic.Int64 // how often the handler asked for it
-	ended  atomic.Bool
-	calls  atomic.Int32 // of the innermost handler
-	inside atomic.Int32 // runs of it that have not returned
-	failed atomic.Value // error of the innermost handler, boxed
+	taken atomic.Int64 // how often the handler asked for it
+	ended atomic.Bool
+	Runs
 
 	lent    atomic.Bool            // to rows or a batch
 	reclaim atomic.Pointer[func()] // ends the loan
@@ -52,8 +50,6 @@ type run struct {
 }
 
 type key struct{}
-
-type boxed struct{ err error }
 
 // Cause names the message with this key and its consumer, in text that every database stores
 // unchanged.
@@ -132,28 +128,6 @@ func (t *Tx) Takes() int64 { return t.taken.Load() }
 func (t *Tx) End() {
 	t.ended.Store(true)
 	t.Reclaim()
-}
-
-// Enter counts a run of the innermost handler and returns the number of earlier runs. The run ends
-// with [Tx.Leave].
-func (t *Tx) Enter() int {
-	t.inside.Add(1)
-	return int(t.calls.Add(1)) - 1
-}
-
-// Leave ends a run.
-func (t *Tx) Leave() { t.inside.Add(-1) }
-
-// Running reports whether the innermost handler has begun and has not returned.
-func (t *Tx) Running() bool { return t.inside.Load() > 0 }
-
-// Failed records the error of the innermost handler.
-func (t *Tx) Failed(err error) { t.failed.Store(boxed{err}) }
-
-// Failure returns the error of the innermost handler, nil if it had none.
-func (t *Tx) Failure() error {
-	b, _ := t.failed.Load().(boxed)
-	return b.err
 }
 
 // AfterCommit calls f after the commit. For each owner only the first f is called.

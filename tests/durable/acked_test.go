@@ -178,6 +178,26 @@ var takenOverBodies = []testdb.Body{
 		}
 		assert.Zero(t, events.Said(saidTakenOver))
 	})},
+	{Name: "a failure and a nack, and another try in the same delivery", Why: "the failure is the cause", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		nacks := func(msg *message.Message) ([]*message.Message, error) {
+			msg.Nack()
+			return nil, errBoom
+		}
+		for _, h := range []message.HandlerFunc{
+			b.within(nacks),
+			millrace.Deduplicate{Claims: b.store.Leases(), Consumer: consumer}.Middleware(nacks),
+		} {
+			l, err := b.hands(b.storeIn(inbox.QueueConfig{}, newMessage()), func(msg *message.Message) ([]*message.Message, error) {
+				require.ErrorIs(t, do(h, msg), errBoom)
+				return h(msg)
+			})
+			require.ErrorContains(t, err, "nacked before")
+			require.NoError(t, l.Fail(t.Context()))
+			b.due()
+			assert.Equal(t, "boom", b.only(b.store, admin.FailedRetryable).LastError)
+			require.NoError(t, b.acks(rig.Queue(b, b.store, inbox.QueueConfig{Consumer: consumer}), b.within(failsAt())))
+		}
+	})},
 	{Name: "a failure, and a success that returns a message in the same delivery", Why: "it is published once", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		events, msg := b.told(), newMessage()
 		var runs counter

@@ -9,10 +9,12 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/testdb"
 )
 
 // failures counts the runs that failed, and those of them that had a connection when they said so, which is before
@@ -35,6 +37,8 @@ func (f *failures) Observe(_ context.Context, e inbox.Event) {
 func wrongSettings(t *testing.T, b *bed) {
 	seen := &failures{pool: b.db.Open(t).DB}
 	store := rig.NewStore(t, seen.pool, inbox.Config{Observers: []inbox.Observer{seen}})
+	elsewhere := rig.NewStore(t, testdb.On(t, b.db.Dialect).DB, inbox.Config{})
+	require.NoError(t, elsewhere.Migrate(t.Context()))
 	for name, c := range map[string]struct {
 		around func(millrace.Inbox, message.HandlerFunc) message.HandlerFunc
 		says   string
@@ -48,6 +52,9 @@ func wrongSettings(t *testing.T, b *bed) {
 		"two inboxes": {func(i millrace.Inbox, h message.HandlerFunc) message.HandlerFunc {
 			return i.Middleware(i.Middleware(h))
 		}, "Inbox stands twice"},
+		"two inboxes on two databases": {func(i millrace.Inbox, h message.HandlerFunc) message.HandlerFunc {
+			return i.Middleware(millrace.Inbox{Store: elsewhere, Consumer: consumer}.Middleware(h))
+		}, "Inbox stands twice"},
 		"Before and a gate": {func(i millrace.Inbox, h message.HandlerFunc) message.HandlerFunc {
 			i.Before = func(*message.Message) error { return nil }
 			return i.Middleware(millrace.VersionGate{}.Middleware(h))
@@ -60,7 +67,7 @@ func wrongSettings(t *testing.T, b *bed) {
 		}
 		assert.GreaterOrEqual(t, time.Since(began), (50+100+200+400)*time.Millisecond, name)
 	}
-	assert.EqualValues(t, 16, seen.all.Load())
+	assert.EqualValues(t, 20, seen.all.Load())
 	assert.Zero(t, seen.held.Load())
 	assert.Empty(t, b.applied("a"))
 }
