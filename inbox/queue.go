@@ -165,6 +165,33 @@ func (s *Store) wakeQueue(name stored.Name) {
 	}
 }
 
+// subscription is what the subscriptions of a consumer have in common, in this process.
+type subscription struct {
+	topic string
+	n     int
+}
+
+// Subscribed notes a subscription to topic, until leave is called: its handler gets the consumer's stored messages. While
+// there is a subscription to another topic, Subscribed returns an error: its handler would get them as well.
+func (q *Queue) Subscribed(topic string) (leave func(), err error) {
+	s := q.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of := s.topics[q.name]
+	if of.n > 0 && of.topic != topic {
+		return nil, fmt.Errorf("its stored messages go to a handler of topic %q here: "+
+			"give each handler a Durable with a Consumer of its own", of.topic)
+	}
+	s.topics[q.name] = subscription{topic, of.n + 1}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		of := s.topics[q.name]
+		of.n--
+		s.topics[q.name] = of
+	}, nil
+}
+
 // Listen returns a channel that gets a token when messages may be due.
 func (q *Queue) Listen() (due <-chan struct{}, leave func()) { return q.bell.Listen() }
 

@@ -58,6 +58,7 @@ type Store struct {
 	declared  map[string]remembering     // by consumer
 	unwatched map[string]bool            // consumers with a StoreFirst queue here and no observer
 	bells     map[stored.Name]*bell.Bell // of consumers with a queue here
+	topics    map[stored.Name]subscription
 
 	strays     strays
 	unattended unattended
@@ -107,6 +108,7 @@ func NewStore(db *sqlx.DB, config Config) (*Store, error) {
 		declared:  make(map[string]remembering),
 		unwatched: make(map[string]bool),
 		bells:     make(map[stored.Name]*bell.Bell),
+		topics:    make(map[stored.Name]subscription),
 	}
 	logger := config.Logger
 	s.debug.Store(steady.Detailed(steady.Default(logger)))

@@ -46,7 +46,8 @@ type Durable struct {
 
 	// Consumer is the consumer whose messages these are: the name of the handler, or the Consumer
 	// of middleware.Inbox. The subscriber must deliver stored messages as soon as it subscribes, but
-	// would learn its handler's name only from the first new one. Required, unless ConsumerOf is set.
+	// would learn its handler's name only from the first new one. A process subscribes a consumer
+	// to one topic at a time: Subscribe refuses another. Required, unless ConsumerOf is set.
 	Consumer string
 
 	// ConsumerOf gives the Consumer for each topic, for one Durable that decorates all
@@ -229,11 +230,16 @@ func (d *durable) Subscribe(ctx context.Context, topic string) (<-chan *message.
 		consumer = d.ConsumerOf(topic)
 	}
 	queue, err := d.queueOf(consumer)
+	var leave func()
+	if err == nil {
+		leave, err = queue.Subscribed(topic)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("pubsub.Durable: subscribe consumer %q to topic %q: %w", consumer, topic, err)
 	}
 	in, err := d.upstream.Subscribe(ctx, topic)
 	if err != nil {
+		leave()
 		return nil, err // of another package, in its words
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -250,6 +256,7 @@ func (d *durable) Subscribe(ctx context.Context, topic string) (<-chan *message.
 	senders.Go(func() { w.run(ctx) })
 	d.open.Go(func() {
 		defer close(out)
+		defer leave()
 		defer stop() // or else d would hold ctx until it is closed
 		senders.Wait()
 		go func() {

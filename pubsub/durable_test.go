@@ -7,6 +7,7 @@ import (
 	"testing"
 	"weak"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
@@ -55,4 +56,40 @@ func TestASubscriptionThatEndedIsForgotten(t *testing.T) {
 			require.NoError(t, sub.Close())
 		})
 	}
+}
+
+// TestAConsumerHasOneTopicAtATime: two handlers would get each other's stored messages.
+func TestAConsumerHasOneTopicAtATime(t *testing.T) {
+	t.Parallel()
+	store := rig.NewStore(t, testdb.On(t, "sqlite").DB, inbox.Config{WithoutPlugin: true})
+	durable := pubsub.Durable{Store: store, Consumer: "accounts"}
+	decorate := func(d pubsub.Durable) message.Subscriber {
+		sub, err := d.Decorate(rig.NewFeed())
+		require.NoError(t, err)
+		return sub
+	}
+	sub, again, mails := decorate(durable), decorate(durable), durable
+	mails.Consumer = "mail"
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var open []<-chan *message.Message
+	for range 2 {
+		messages, err := sub.Subscribe(ctx, "payments")
+		require.NoError(t, err)
+		open = append(open, messages)
+	}
+	for who, sub := range map[string]message.Subscriber{"the same": sub, "another": again} {
+		_, err := sub.Subscribe(t.Context(), "signups")
+		require.EqualError(t, err, `pubsub.Durable: subscribe consumer "accounts" to topic "signups": its stored messages go to a handler of topic `+
+			`"payments" here: give each handler a Durable with a Consumer of its own`, who)
+	}
+	_, err := decorate(mails).Subscribe(t.Context(), "signups")
+	require.NoError(t, err)
+	cancel()
+	for _, messages := range open {
+		for range messages { // until it is closed
+		}
+	}
+	_, err = again.Subscribe(t.Context(), "signups")
+	require.NoError(t, err, "the handler of the other topic is gone")
 }

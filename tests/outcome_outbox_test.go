@@ -2,6 +2,7 @@ package tests_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -10,6 +11,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	box "github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/pubsub"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -25,6 +27,33 @@ var leftToOutboxBodies = []testdb.Body{
 		b.leavesToOutbox(func(router *message.Router, feed *rig.Feed, _ *box.Publisher) {
 			router.AddConsumerHandler("billing", "orders", feed, func(*message.Message) error { return nil })
 		})
+	})},
+	{Name: "a queue's message whose outcome waits, before a release with an outbox", Why: "it gets the outcome", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		serve := func(store *inbox.Store, out message.Publisher, to message.Publisher) (*message.Router, *rig.Feed) {
+			feed := rig.NewFeed()
+			sub, err := pubsub.Durable{Store: store, Consumer: "billing", Poll: 20 * time.Millisecond, MinBackoff: time.Millisecond}.Decorate(feed)
+			require.NoError(t, err)
+			router := rig.NewRouter(t)
+			router.AddPlugin(store.Plugin())
+			router.AddMiddleware(millrace.Inbox{Store: store, Outbox: out}.Middleware)
+			router.AddHandler("billing", "orders", sub, "invoices", to, invoice)
+			rig.Run(t, router)
+			return router, feed
+		}
+		broker := &rig.Publisher{}
+		broker.FailWith(errBoom)
+		router, feed := serve(b.store, nil, broker)
+		msg := newMessage("x")
+		feed.Send(t, msg)
+		assert.True(t, rig.Answer(t, msg))
+		require.NoError(t, router.Close())
+		require.Equal(t, 1, b.outcomesLeft())
+		pool := b.db.Open(b).DB
+		out, err := box.NewPublisher(pool, box.Config{})
+		require.NoError(t, err)
+		serve(b.newStore(pool, inbox.Config{}), out, out)
+		rig.Eventually(t, "it is closed", func() bool { return b.count(`SELECT COUNT(*) FROM millrace_messages`) == 0 })
+		assert.Equal(t, []int{1, 1, 0}, []int{b.effects(), b.count(`SELECT COUNT(*) FROM millrace_outbox`), b.outcomesLeft()})
 	})},
 }
 
