@@ -45,9 +45,10 @@ func (p *Publisher) stands(ctx context.Context, to destination) error {
 	return inTx(tx.ExecContext(ctx, `RELEASE SAVEPOINT `+dialect.StandsSavepoint))
 }
 
-// guardIn asks the server once whether the INSERT can guard itself, and texts come to it as they are. It asks through tx: the pool
-// may have no other connection while tx holds one. If tx cannot be queried, the publisher uses
-// the savepoint, which is right on every server.
+// guardIn asks the server once whether the INSERT can guard itself, texts come to it as they are,
+// and how large a statement may be. It asks through tx: the pool may have no other connection while
+// tx holds one. If tx cannot be queried, the publisher uses the savepoint, which is right on every
+// server.
 func (p *Publisher) guardIn(ctx context.Context, tx any) (int32, error) {
 	if guard := p.guard.Load(); guard != guardUnknown {
 		return guard, nil
@@ -58,12 +59,14 @@ func (p *Publisher) guardIn(ctx context.Context, tx any) (int32, error) {
 	}
 	var guarded bool
 	var charset string
-	if err := asked.QueryRowContext(ctx, p.sql.SelectGuard).Scan(&guarded, &charset); err != nil {
+	var packet int64
+	if err := asked.QueryRowContext(ctx, p.sql.SelectGuard).Scan(&guarded, &charset, &packet); err != nil {
 		return guardUnknown, inTx(nil, err)
 	}
 	if err := database.Legible(charset); err != nil {
 		return guardUnknown, err
 	}
+	p.db.NotePacket(packet)
 	guard := guardBySavepoint
 	if guarded {
 		guard = guardByInsert

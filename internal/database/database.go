@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -28,6 +29,7 @@ type DB struct {
 	writers    writers.Queue // nil if the database takes several writers
 	isolation  atomic.Pointer[sql.TxOptions]
 	generation atomic.Int64
+	packet     atomic.Int64 // of the server, when it was last asked; 0 if it was not
 }
 
 // Open returns pool with the statements for the database called name, or for the one that pool uses
@@ -83,10 +85,16 @@ func (db *DB) probeIsolation(ctx context.Context) (*sql.TxOptions, error) {
 		return nil, err
 	}
 	defer rows.Close() //nolint:errcheck // rows.Err tells
-	var name, level string
+	var level string
 	for rows.Next() {
-		if err := rows.Scan(&name, &level); err != nil {
+		var name, value string
+		if err := rows.Scan(&name, &value); err != nil {
 			return nil, err
+		}
+		if name != maxPacket {
+			level = value
+		} else if bytes, err := strconv.ParseInt(value, 10, 64); err == nil {
+			db.NotePacket(bytes)
 		}
 	}
 	if err := rows.Err(); err != nil {

@@ -25,23 +25,42 @@ func (db *DB) BeyondPacket(ctx context.Context, args ...[]byte) bool {
 	if text < leastPacket {
 		return false
 	}
+	most := int(db.packet.Load())
+	if most == 0 || !owned.UsedUp(db.DB.DB) { // else the transaction may have the only connection
+		var interpolates bool
+		if most, interpolates = db.askPacket(ctx, text); interpolates {
+			bytes = text
+		}
+	}
+	return most > 0 && bytes >= most-most/16 // a statement is larger than its arguments
+}
+
+// askPacket asks the server for its packet, which is 0 if it does not answer, and reports whether the driver puts the
+// arguments of a statement, which have so many bytes as text, into its text.
+func (db *DB) askPacket(ctx context.Context, text int) (most int, interpolates bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	conn, err := db.Connx(ctx)
 	if err != nil {
-		return false // the server really is out of reach
+		return 0, false // the server really is out of reach
 	}
 	defer conn.Close()               //nolint:errcheck // goes back to the pool
 	_ = conn.Raw(func(c any) error { // if it fails, so does the query
-		if most := owned.MostText(c); text <= most {
-			bytes = text
-		}
+		interpolates = text <= owned.MostText(c)
 		return nil
 	})
 	settings, err := db.Dialect.Settings(ctx, conn)
 	if err != nil {
-		return false
+		return 0, false
 	}
-	most, err := strconv.Atoi(settings["max_allowed_packet"])
-	return err == nil && bytes >= most-most/16 // a statement is larger than its arguments
+	if most, err = strconv.Atoi(settings[maxPacket]); err != nil {
+		return 0, false
+	}
+	db.NotePacket(int64(most))
+	return most, interpolates
 }
+
+const maxPacket = "max_allowed_packet"
+
+// NotePacket remembers the server's packet for when no connection is free to ask for it.
+func (db *DB) NotePacket(bytes int64) { db.packet.Store(bytes) }

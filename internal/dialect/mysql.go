@@ -24,7 +24,7 @@ var mysql = Dialect{
 		SELECT CONCAT(@@hostname, ' ', @@port, ' ', @@server_id), VARIABLE_VALUE
 		FROM /*M! information_schema.GLOBAL_STATUS */ /*!80000 performance_schema.global_status */
 		WHERE VARIABLE_NAME = 'UPTIME'`,
-	SelectIsolation: `SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation')`,
+	SelectIsolation: `SHOW VARIABLES WHERE Variable_name IN ('transaction_isolation', 'tx_isolation', 'max_allowed_packet')`,
 	SelectSettings: `
 		SHOW VARIABLES
 		WHERE Variable_name IN ('transaction_isolation', 'tx_isolation', 'innodb_flush_log_at_trx_commit', 'sync_binlog', 'innodb_doublewrite',

@@ -36,7 +36,7 @@ var mysqlOutbox = Outbox{
 	Insert: `
 		INSERT INTO millrace_outbox (key_hash, topic, order_key, uuid, event_type, metadata, payload, cause, created_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, /*M! ~0 * (1 - @@in_transaction) + */ {now})`,
-	SelectGuard: `SELECT /*M! 1 + */ 0, ` + mysqlCharset, // true on MariaDB, which reads the comments in Insert too
+	SelectGuard: `SELECT /*M! 1 + */ 0, ` + mysqlCharset + `, @@max_allowed_packet`, // true on MariaDB, which reads the comments in Insert too
 
 	SelectLayout: `
 		SELECT generation, shards, target, ` + mysqlCharset + `

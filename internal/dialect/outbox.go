@@ -12,8 +12,8 @@ import (
 type Outbox struct {
 	// Insert stores one message in a transaction; [InsertMany] makes it store several. On MariaDB,
 	// which can end a transaction unnoticed, Insert fails outside of one with [NoTransaction].
-	// InsertAlone works outside of a transaction. SelectGuard returns whether Insert checks that, and
-	// the connection's character set if that would change texts.
+	// InsertAlone works outside of a transaction. SelectGuard returns whether Insert checks that,
+	// the connection's character set if that would change texts, and the server's packet.
 	Insert      string
 	InsertAlone string
 	SelectGuard string
@@ -103,7 +103,7 @@ type Outbox struct {
 var commonOutbox = Outbox{
 	Insert:      insertOutbox,
 	InsertAlone: insertOutbox,
-	SelectGuard: `SELECT 1, ''`,
+	SelectGuard: `SELECT 1, '', 0`,
 
 	SelectHighest: `
 		SELECT MAX(id)

@@ -129,20 +129,23 @@ func TestAMessageLargerThanThePacketStopsNoOther(t *testing.T) {
 		s.handles(newMessage())
 		assert.Zero(t, events.Count("outage"))
 	})
-	t.Run("a collision, without a queue", func(t *testing.T) {
-		b, events := newBed(t, testdb.On(t, "mysql")), &rig.Events{}
-		pool := faults.Open(t, b.db)
-		store := rig.NewStore(t, pool.DB, inbox.Config{WithoutPlugin: true, Observers: []inbox.Observer{events}})
-		h, msg := millrace.Inbox{Store: store, Consumer: consumer}.Middleware(silent(effect)), newMessage()
-		require.NoError(t, do(h, msg.Copy()))
-		large := another(msg)
-		large.Payload = make([]byte, b.count(`SELECT @@max_allowed_packet`)+1<<20)
-		pool.Set(faults.Plan{Before: faults.Lose("INSERT INTO millrace_messages")})
-		require.ErrorContains(t, do(h, large), "max_allowed_packet")
-		assert.Zero(t, events.Count("outage"))
-		pool.Set(faults.Plan{})
-		require.NoError(t, do(h, newMessage()))
-	})
+	for name, conns := range map[string]int{"a collision, without a queue": 0, "a collision, without a queue and with a pool of one": 1} {
+		t.Run(name, func(t *testing.T) {
+			b, events := newBed(t, testdb.On(t, "mysql")), &rig.Events{}
+			pool := faults.Open(t, b.db)
+			pool.DB.SetMaxOpenConns(conns)
+			store := rig.NewStore(t, pool.DB, inbox.Config{WithoutPlugin: true, Observers: []inbox.Observer{events}})
+			h, msg := millrace.Inbox{Store: store, Consumer: consumer}.Middleware(silent(effect)), newMessage()
+			require.NoError(t, do(h, msg.Copy()))
+			large := another(msg)
+			large.Payload = make([]byte, b.count(`SELECT @@max_allowed_packet`)+1<<20)
+			pool.Set(faults.Plan{Before: faults.Lose("INSERT INTO millrace_messages")})
+			require.ErrorContains(t, do(h, large), "max_allowed_packet")
+			assert.Zero(t, events.Count("outage"))
+			pool.Set(faults.Plan{})
+			require.NoError(t, do(h, newMessage()))
+		})
+	}
 	t.Run("a collision that goes into a blob, without a queue", func(t *testing.T) {
 		b, events := newBed(t, testdb.On(t, "mysql")), &rig.Events{}
 		pool := faults.Open(t, b.db)

@@ -199,11 +199,15 @@ func TestALostConnectionIsNotThePacketsFault(t *testing.T) {
 	for _, c := range []struct {
 		bytes       int
 		want, other error
+		pool        int
 	}{
-		{1, outbox.ErrUnavailable, outbox.ErrTooLarge},
-		{2 << 20, outbox.ErrUnavailable, outbox.ErrTooLarge},
-		{large, outbox.ErrTooLarge, outbox.ErrUnavailable},
+		{1, outbox.ErrUnavailable, outbox.ErrTooLarge, 0},
+		{2 << 20, outbox.ErrUnavailable, outbox.ErrTooLarge, 0},
+		{large, outbox.ErrTooLarge, outbox.ErrUnavailable, 0},
+		{2 << 20, outbox.ErrUnavailable, outbox.ErrTooLarge, 1}, // the transaction has the only connection
+		{large, outbox.ErrTooLarge, outbox.ErrUnavailable, 1},
 	} {
+		w.db.SetMaxOpenConns(c.pool)
 		_ = outbox.InTx(t.Context(), w.db.DB, func(ctx context.Context, _ *sqlx.Tx) error {
 			msgs := carried(ctx, "one")
 			msgs[0].Payload = make([]byte, c.bytes)
