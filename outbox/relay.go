@@ -202,11 +202,10 @@ func (r *Relay) rings() (<-chan struct{}, func()) {
 	done := make(chan struct{})
 	go func() {
 		for {
+			rung := false
 			select {
 			case <-near:
-				if r.shares.Load() { // the message may be in another relay's shard
-					_ = r.await("a notice", func() error { far.notify(); return nil }) // await logs it
-				}
+				rung = true
 			case <-r.woken:
 			case <-done:
 				return
@@ -214,6 +213,9 @@ func (r *Relay) rings() (<-chan struct{}, func()) {
 			select {
 			case all <- struct{}{}:
 			default:
+			}
+			if rung && r.shares.Load() { // the message may be in another relay's shard
+				_ = r.await("a notice", func() error { far.notify(); return nil }) // await logs it
 			}
 		}
 	}()
