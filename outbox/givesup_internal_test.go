@@ -1,9 +1,11 @@
 package outbox
 
 import (
+	"context"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -87,4 +89,16 @@ func TestALookThatBecomesNoSmallerEndsABatch(t *testing.T) {
 		}
 	}
 	t.Fatal("the batch does not give up")
+}
+
+// A cron job would take what it left for done.
+func TestABatchThatIsToldToEndSaysSo(t *testing.T) {
+	r := newTestRelay(t, oneLane(RelayConfig{Batch: 5}))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r.to = publishing(func(string, ...*message.Message) error { cancel(); return nil })
+	heldOf(t, r, "t", 20, 20)
+	n, err := r.RelayBatch(ctx)
+	assert.Positive(t, n)
+	assert.ErrorIs(t, err, context.Canceled)
 }

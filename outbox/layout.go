@@ -81,13 +81,13 @@ func (d *tables) layout(ctx context.Context) (l Layout, err error) {
 		return l, fmt.Errorf("read the shards: %w", err)
 	}
 	var relays []struct {
-		Token     int64
-		Name      string
-		StartedAt int64 `db:"started_at"`
-		Until     int64
+		Token     int64          `db:"token"`
+		Name      string         `db:"name"`
+		StartedAt int64          `db:"started_at"`
+		Until     int64          `db:"until"`
 		Error     sql.NullString `db:"broker_error"`
 		OutSince  sql.NullInt64  `db:"broker_out_since"`
-		Now       int64
+		Now       int64          `db:"now"`
 	}
 	if err := sqlx.SelectContext(ctx, db, &relays, d.sql.ListRelays); err != nil {
 		return l, fmt.Errorf("read the relays: %w", err)

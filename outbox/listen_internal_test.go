@@ -130,3 +130,21 @@ func TestASlowMomentMakesNoRelayDeaf(t *testing.T) {
 		})
 	}
 }
+
+// A notice to other relays waits for a connection, which the messages in hand may have.
+func TestARelayIsWokenBeforeTheOthersGetANotice(t *testing.T) {
+	r := newTestRelay(t, RelayConfig{})
+	noticed := *r.sql
+	noticed.Notifies = true
+	r.sql = &noticed
+	r.shares.Store(true)
+	r.db.SetMaxOpenConns(1)
+	conn, err := r.db.Conn(t.Context())
+	require.NoError(t, err)
+	rings, leave := r.rings()
+	defer leave()
+	require.True(t, r.bell.Ring())
+	<-rings
+	assert.Zero(t, r.db.Stats().WaitDuration)
+	require.NoError(t, conn.Close())
+}

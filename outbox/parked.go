@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
 )
@@ -174,6 +175,10 @@ func (p *Publisher) decide(
 	}
 	if err != nil {
 		return errorf("%s message %d: %w", action, id, database.Explain(err))
+	}
+	if _, live := p.db.Live(ctx); live {
+		ambient.From(ctx).AfterCommit(p, p.Wake)
+		return nil
 	}
 	p.Wake()
 	return nil

@@ -29,7 +29,7 @@ type Publisher struct {
 	config   Config
 	notifier notifier
 	inserts  sync.Map // many to statement
-	guard    atomic.Int32
+	guards   sync.Map // weak pointer to a pool to what [Publisher.guardIn] found there
 	asked    sync.Map // weak pointer to another pool than the publisher's to [Publisher.asksAgain]
 	closed   atomic.Bool
 }
@@ -197,7 +197,7 @@ func (p *Publisher) storeAlone(ctx context.Context, rows []row) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), aloneFor)
 	defer cancel()
 	if p.db.Dialect.CommitsOnDDL {
-		if _, err := p.guardIn(ctx, p.db); err != nil {
+		if _, err := p.guardIn(ctx, p.db, p.guardOf(p.db.DB.DB)); err != nil {
 			return database.Explain(err)
 		}
 	}

@@ -98,7 +98,7 @@ func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-c
 	defer p.end()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	stop, drained := ctx.Done(), (<-chan time.Time)(nil)
+	stop, drained, told := ctx.Done(), (<-chan time.Time)(nil), ctx.Err
 	ctx = context.WithoutCancel(ctx)
 	defer p.leaveOutage(ctx)
 	drain := func() {
@@ -116,7 +116,7 @@ func (p *pump) work(ctx context.Context, k *keeper, lost <-chan error, rings <-c
 		p.sayOverdue(time.Now())
 		switch {
 		case p.closing.Load() && p.idle(), p.once && p.finished():
-			return p.result()
+			return p.result(told())
 		case p.flusher.beaten && p.lanesIdle():
 			return p.withFailure(errDrain)
 		}
@@ -191,10 +191,13 @@ func (p *pump) end() {
 var errDrain = errors.New("the broker did not confirm, or the database did not record, every message on its way " +
 	"within Drain: they will be sent again, with the same UUIDs")
 
-// result is what a pump returns that has nothing in hand.
-func (p *pump) result() error {
-	if p.cutOff {
+// result is what a pump returns that has nothing in hand. It may have been told to end.
+func (p *pump) result(told error) error {
+	switch {
+	case p.cutOff:
 		return p.withFailure(fmt.Errorf("%w: %w", errLeaseLost, errCutOff))
+	case p.once && told != nil && !p.finished():
+		return p.withFailure(told)
 	}
 	return p.failure
 }

@@ -136,7 +136,8 @@ func told(err error) error {
 // that a running relay owns, to a later call. The error is the first failure; RelayBatch still
 // tries the other messages, unless nothing gets through. It gives up when the outbox cannot be read
 // or written for RelayConfig.Drain: a later call sends again, with the same UUIDs, what this one
-// has sent and could not record. It does not delete messages that were kept: call [Relay.Purge].
+// has sent and could not record. If ctx ends before it is done, it finishes what is on its way, and
+// returns the error of ctx. It does not delete messages that were kept: call [Relay.Purge].
 func (r *Relay) RelayBatch(ctx context.Context) (sent int, err error) {
 	if sent, err = r.oneTerm(ctx, true); err != nil {
 		err = errorf("relay: %w", err)
@@ -203,11 +204,10 @@ func (r *Relay) rings() (<-chan struct{}, func()) {
 	done := make(chan struct{})
 	go func() {
 		for {
+			rung := false
 			select {
 			case <-near:
-				if r.shares.Load() { // the message may be in another relay's shard
-					_ = r.await("a notice", func() error { far.notify(); return nil }) // await logs it
-				}
+				rung = true
 			case <-r.woken:
 			case <-done:
 				return
@@ -215,6 +215,9 @@ func (r *Relay) rings() (<-chan struct{}, func()) {
 			select {
 			case all <- struct{}{}:
 			default:
+			}
+			if rung && r.shares.Load() { // the message may be in another relay's shard
+				_ = r.await("a notice", func() error { far.notify(); return nil }) // await logs it
 			}
 		}
 	}()

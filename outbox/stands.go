@@ -3,6 +3,10 @@ package outbox
 import (
 	"context"
 	"database/sql"
+	"sync/atomic"
+	"weak"
+
+	"github.com/jmoiron/sqlx"
 
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/dialect"
@@ -35,7 +39,7 @@ func (p *Publisher) stands(ctx context.Context, to destination) error {
 		return nil
 	}
 	tx := to.tx
-	guard, err := p.guardIn(ctx, tx)
+	guard, err := p.guardIn(ctx, tx, p.guardFor(to))
 	if err != nil || guard == guardByInsert {
 		return err
 	}
@@ -45,12 +49,40 @@ func (p *Publisher) stands(ctx context.Context, to destination) error {
 	return inTx(tx.ExecContext(ctx, `RELEASE SAVEPOINT `+dialect.StandsSavepoint))
 }
 
-// guardIn asks the server once whether the INSERT can guard itself, texts come to it as they are,
-// and how large a statement may be. It asks through tx: the pool may have no other connection while
-// tx holds one. If tx cannot be queried, the publisher uses the savepoint, which is right on every
-// server.
-func (p *Publisher) guardIn(ctx context.Context, tx any) (int32, error) {
-	if guard := p.guard.Load(); guard != guardUnknown {
+// guardFor returns what is known of the pool of a transaction or, where that is not the publisher's
+// and the transaction does not name it, of the transaction itself.
+func (p *Publisher) guardFor(to destination) *atomic.Int32 {
+	if to.owner != nil {
+		return p.guardOf(to.owner.Pool())
+	}
+	own := false
+	switch tx := to.tx.(type) {
+	case *sqlx.Tx:
+		own = isOn(tx.Tx, p.db.DB)
+	case *sql.Tx:
+		own = isOn(tx, p.db.DB)
+	}
+	if own {
+		return p.guardOf(p.db.DB.DB)
+	}
+	return &to.given.guard
+}
+
+// guardOf returns what is known of a pool.
+func (p *Publisher) guardOf(pool *sql.DB) *atomic.Int32 {
+	key := weak.Make(pool)
+	known, some := p.guards.Load(key)
+	if !some {
+		known, _ = p.guards.LoadOrStore(key, new(atomic.Int32))
+	}
+	return known.(*atomic.Int32) //nolint:forcetypeassert // it holds no others
+}
+
+// guardIn asks the server, unless that is known, whether the INSERT can guard itself, texts come to it as they are, and how
+// large a statement may be. It asks through tx: the pool may have no other connection while tx holds one. If tx cannot be
+// queried, the publisher uses the savepoint, which is right on every server.
+func (p *Publisher) guardIn(ctx context.Context, tx any, known *atomic.Int32) (int32, error) {
+	if guard := known.Load(); guard != guardUnknown {
 		return guard, nil
 	}
 	asked, able := tx.(querier)
@@ -71,6 +103,6 @@ func (p *Publisher) guardIn(ctx context.Context, tx any) (int32, error) {
 	if guarded {
 		guard = guardByInsert
 	}
-	p.guard.Store(guard)
+	known.Store(guard)
 	return guard, nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
@@ -34,6 +35,7 @@ type foreign struct {
 	tx     Tx
 	outer  *ambient.Tx // the one that the context carried before
 	saving sync.Mutex
+	guard  atomic.Int32 // for [Publisher.guardFor]
 }
 
 // WithTx returns a context with which messages are stored in tx, which the caller began and

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -40,4 +41,22 @@ func TestInTxAsksTheServerNothing(t *testing.T) {
 		return nil
 	}))
 	assert.Equal(t, 1, ran)
+}
+
+// A relay that looked before the commit would find nothing.
+func TestADecisionInATransactionWakesRelaysAfterTheCommit(t *testing.T) {
+	db := exampleDB(t.TempDir())
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	woken := 0
+	out, err := outbox.NewPublisher(db, outbox.Config{Standalone: true, AfterCommit: func() { woken++ }})
+	require.NoError(t, err)
+	require.NoError(t, out.Migrate(t.Context()))
+	require.NoError(t, out.Publish("orders", message.NewMessage("a", nil)))
+	db.MustExec(`UPDATE millrace_outbox SET status = 3`)
+	woken = 0
+	require.NoError(t, outbox.InTx(t.Context(), db, func(ctx context.Context, _ *sqlx.Tx) error {
+		defer func() { assert.Zero(t, woken) }()
+		return out.Retry(ctx, 1, outbox.Operator{Name: "ann", Reason: "the queue exists now"})
+	}))
+	assert.Equal(t, 1, woken)
 }

@@ -91,6 +91,13 @@ func TestAMapperOfTheServiceConcernsItsOwnRows(t *testing.T) {
 	require.NoError(t, err)
 	_, err = out.Backlog(t.Context(), sending.BacklogOptions{})
 	require.NoError(t, err)
+	relay, err := sending.NewRelay(pool.DB, new(rig.Publisher), sending.RelayConfig{})
+	require.NoError(t, err)
+	_, err = relay.RelayBatch(t.Context())
+	require.NoError(t, err)
+	layout, err := out.Shards(t.Context())
+	require.NoError(t, err)
+	assert.NotEmpty(t, layout.Shards)
 }
 
 // TestConformanceThroughPgBouncer runs the bodies of TestConformance on PostgreSQL behind a

@@ -132,6 +132,14 @@ var sqliteOutbox = Outbox{
 			WHERE status = 3
 			ORDER BY due_at, id
 			LIMIT ?) counted`,
+
+	SelectSent: `
+		SELECT ` + outboxColumns + `, event_type, created_at, sent_at
+		FROM millrace_outbox
+		WHERE id > ? AND id <= ? AND +status = 4 AND (? IS NULL OR topic = ?) AND created_at >= ? AND created_at < ?
+		ORDER BY id
+		LIMIT ?`,
+
 	InsertShards: `
 		INSERT INTO millrace_outbox_shards (generation, shard, owner)
 		SELECT ?, n.shard, 0 FROM (
