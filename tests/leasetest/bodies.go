@@ -290,20 +290,6 @@ func noKey(t *testing.T, open Open) {
 	assert.Zero(t, c.of("")+c.of("a"))
 }
 
-func answeredBefore(t *testing.T, open Open) {
-	var c counter
-	h := start(t, open(t)).wrap(c.handle)
-	for says, answer := range map[string]func(*message.Message) bool{
-		"remove InstantAck": (*message.Message).Ack, "instead of calling Nack": (*message.Message).Nack,
-	} {
-		msg := message.NewMessage("a", nil)
-		answer(msg)
-		_, err := h(msg)
-		require.ErrorContains(t, err, says)
-	}
-	assert.Zero(t, c.of("a"))
-}
-
 func forgets(t *testing.T, open Open) {
 	var c counter
 	h := start(t, open(t)).wrap(c.handle, func(d *millrace.Deduplicate) { d.Retention = 300 * time.Millisecond })

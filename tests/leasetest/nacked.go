@@ -38,3 +38,17 @@ func nackedByHandler(t *testing.T, open Open) {
 		assert.Equal(t, 1, c.of(uuid))
 	}
 }
+
+func answeredBefore(t *testing.T, open Open) {
+	var c counter
+	h := start(t, open(t)).wrap(c.handle)
+	for says, answer := range map[string]func(*message.Message) bool{
+		"remove InstantAck": (*message.Message).Ack, "instead of calling Nack": (*message.Message).Nack,
+	} {
+		msg := message.NewMessage("a", nil)
+		answer(msg)
+		_, err := h(msg)
+		require.ErrorContains(t, err, says)
+	}
+	assert.Zero(t, c.of("a"))
+}

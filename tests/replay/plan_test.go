@@ -2,6 +2,7 @@ package replay_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -9,6 +10,7 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/outbox"
+	"github.com/millrace-go/millrace/replay"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -38,5 +40,27 @@ var planBodies = []testdb.Body{
 			got[f.Name] = []int{f.Completed, f.New}
 		}
 		assert.Equal(t, map[string][]int{"projection": {5, 120 - 10 - 5}, "numbered": {3, 120 - 3}}, got)
+	})},
+	{Name: "a filter that its row cannot hold", Why: "it is refused, and one row hides no other", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.archived(1)
+		r := b.request("odd")
+		r.Filter = replay.Filter{Until: time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC), IDs: []string{"\xff"}}
+		_, err := b.replayer().Run(t.Context(), r)
+		require.ErrorContains(t, err, "Until 10000-01-01 00:00:00 +0000 UTC is outside of the years 0 to 9999")
+		require.ErrorContains(t, err, `IDs: "\xff" is not UTF-8`)
+		r.Filter = replay.Filter{Since: time.Date(0, 1, 1, 0, 0, 0, 0, time.FixedZone("east", 3600))}
+		_, err = b.replayer().Run(t.Context(), r)
+		require.ErrorContains(t, err, "Since 0000-01-01 00:00:00 +0100 east is outside")
+		b.run(b.request("broken"))
+		b.run(b.request("whole"))
+		b.exec(`UPDATE millrace_replays SET spec = 'json: error' WHERE name = ?`, []byte("broken"))
+		all, err := b.replayer().List(t.Context(), 10)
+		require.NoError(t, err)
+		require.Len(t, all, 2)
+		assert.Equal(t, "outbox", all[0].Spec.Target)
+		assert.Equal(t, "broken", all[1].Name)
+		assert.Equal(t, replay.Spec{Source: "archive"}, all[1].Spec)
+		_, err = b.replayer().Status(t.Context(), "broken")
+		require.ErrorContains(t, err, "read the request")
 	})},
 }
