@@ -170,6 +170,13 @@ var mysqlOutbox = Outbox{
 			ORDER BY due_at, id
 			LIMIT ?) counted`,
 
+	SelectSent: `
+		SELECT ` + outboxColumns + `, event_type, created_at, sent_at
+		FROM millrace_outbox
+		WHERE id > ? AND id <= ? AND status = 4 AND (? IS NULL OR topic = ?) AND created_at >= ? AND created_at < ?
+		ORDER BY id
+		LIMIT ?`,
+
 	InsertLayout: `
 		INSERT INTO millrace_outbox_layout (id, generation, shards, target)
 		VALUES (1, 1, ?, ?)

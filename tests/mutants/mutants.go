@@ -75,7 +75,7 @@ var rules = []mutant{
 	{
 		name: "send without a lease", file: "outbox/pump.go",
 		by:  guard{"./tests/outbox", "TestAFrozenRelaySendsNothingAhead/sqlite"},
-		old: "return p.lease.valid() && !p.closing.Load()", new: "return !p.closing.Load()",
+		old: "return p.lease.valid() && !p.lease.doubtful() && !p.closing.Load()", new: "return !p.closing.Load()",
 	},
 	{
 		name: "overtake what is unsent of a key", file: "outbox/turns.go",
