@@ -124,7 +124,7 @@ func decodeJSON(payload []byte) (root any, err error) {
 // garbled reports whether text, which was decoded from payload, may stand for other texts too:
 // encoding/json replaces bytes that are not UTF-8, and half a surrogate pair, by U+FFFD.
 func garbled(text string, payload []byte) bool {
-	return strings.ContainsRune(text, utf8.RuneError) && !(utf8.Valid(payload) && wholePairs.Match(payload))
+	return strings.ContainsRune(text, utf8.RuneError) && (!utf8.Valid(payload) || !wholePairs.Match(payload))
 }
 
 // wholePairs matches JSON in which no surrogate is without its other half.

@@ -170,12 +170,29 @@ var mysqlOutbox = Outbox{
 			ORDER BY due_at, id
 			LIMIT ?) counted`,
 
+	// Texts are equal here that differ only in spaces at their end.
+	SelectCaused: `
+		SELECT id, topic, order_key, uuid, event_type, status, attempts, created_at, sent_at, last_error
+		FROM millrace_outbox
+		WHERE id >= ? AND id <= ? AND CAST(cause AS BINARY) = CAST(? AS BINARY)
+		ORDER BY id
+		LIMIT ?`,
+
 	SelectSent: `
 		SELECT ` + outboxColumns + `, event_type, created_at, sent_at
 		FROM millrace_outbox
-		WHERE id > ? AND id <= ? AND status = 4 AND (? IS NULL OR topic = ?) AND created_at >= ? AND created_at < ?
+		WHERE id > ? AND id <= ? AND status = 4 AND (? IS NULL OR CAST(topic AS BINARY) = CAST(? AS BINARY))
+			AND created_at >= ? AND created_at < ?
 		ORDER BY id
 		LIMIT ?`,
+	CountSent: `
+		SELECT CAST(topic AS BINARY) AS topic, COUNT(*) AS messages, MIN(created_at) AS first_at, MAX(created_at) AS last_at,
+			MAX(id) AS last_id
+		FROM millrace_outbox
+		WHERE id > ? AND id <= ? AND status = 4 AND (? IS NULL OR CAST(topic AS BINARY) = CAST(? AS BINARY))
+			AND created_at >= ? AND created_at < ?
+		GROUP BY CAST(topic AS BINARY)
+		ORDER BY CAST(topic AS BINARY)`,
 
 	InsertLayout: `
 		INSERT INTO millrace_outbox_layout (id, generation, shards, target)

@@ -146,19 +146,6 @@ var commonOutbox = Outbox{
 		WHERE id >= ?
 		ORDER BY id
 		LIMIT 1`,
-	SelectCaused: `
-		SELECT id, topic, order_key, uuid, event_type, status, attempts, created_at, sent_at, last_error
-		FROM millrace_outbox
-		WHERE id >= ? AND id <= ? AND cause = ?
-		ORDER BY id
-		LIMIT ?`,
-
-	CountSent: `
-		SELECT topic, COUNT(*) AS messages, MIN(created_at) AS first_at, MAX(created_at) AS last_at, MAX(id) AS last_id
-		FROM millrace_outbox
-		WHERE id > ? AND id <= ? AND status = 4 AND (? IS NULL OR topic = ?) AND created_at >= ? AND created_at < ?
-		GROUP BY topic
-		ORDER BY topic`,
 
 	InsertRelay: `
 		INSERT INTO millrace_outbox_relays (token, name, started_at, until)

@@ -133,12 +133,25 @@ var sqliteOutbox = Outbox{
 			ORDER BY due_at, id
 			LIMIT ?) counted`,
 
+	SelectCaused: `
+		SELECT id, topic, order_key, uuid, event_type, status, attempts, created_at, sent_at, last_error
+		FROM millrace_outbox
+		WHERE id >= ? AND id <= ? AND cause = ?
+		ORDER BY id
+		LIMIT ?`,
+
 	SelectSent: `
 		SELECT ` + outboxColumns + `, event_type, created_at, sent_at
 		FROM millrace_outbox
 		WHERE id > ? AND id <= ? AND +status = 4 AND (? IS NULL OR topic = ?) AND created_at >= ? AND created_at < ?
 		ORDER BY id
 		LIMIT ?`,
+	CountSent: `
+		SELECT topic, COUNT(*) AS messages, MIN(created_at) AS first_at, MAX(created_at) AS last_at, MAX(id) AS last_id
+		FROM millrace_outbox
+		WHERE id > ? AND id <= ? AND status = 4 AND (? IS NULL OR topic = ?) AND created_at >= ? AND created_at < ?
+		GROUP BY topic
+		ORDER BY topic`,
 
 	InsertShards: `
 		INSERT INTO millrace_outbox_shards (generation, shard, owner)

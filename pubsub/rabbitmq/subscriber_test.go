@@ -3,6 +3,7 @@ package rabbitmq_test
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -152,7 +153,7 @@ func TestAnEndingSubscriptionWaitsForItsMessages(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a := newAdmin(t, uri(t))
 			topic, broker := a.queue(nil), rabbitmq.NewQueueConfig(uri(t), rabbitmq.Queues{})
-			s := subscriber(t, broker, rabbitmq.SubscriberConfig{InFlight: 10})
+			s := subscriber(t, broker, rabbitmq.SubscriberConfig{InFlight: 10, CloseTimeout: math.MaxInt64})
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			out, err := s.Subscribe(ctx, topic)

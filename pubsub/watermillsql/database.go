@@ -32,6 +32,7 @@ type database struct {
 	columns        string   // selects name, type and length of the columns of the table with this name
 	messageColumns []string // those that watermill-sql reads and writes
 	offsetColumns  []string
+	lowerCase      string   // selects whether names of tables become lower-case; empty if they never do
 	maxPacket      string   // selects how many bytes a statement may have; empty if there is no such limit
 	binary         []string // types of columns that take any bytes, up to their length
 	padded         string   // type of columns that change what is shorter than they are; empty if there is none

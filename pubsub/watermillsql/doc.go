@@ -18,7 +18,8 @@
 //
 //   - Topics that would share a table: PostgreSQL silently truncates table names to 63 bytes, so
 //     that two long topics would share their messages. A topic may have 45 characters, or 46 on
-//     MySQL.
+//     MySQL. A MySQL with lower_case_table_names makes names lower-case, and a topic there may
+//     have no upper-case letters.
 //   - An empty consumer group, with which services steal each other's messages.
 //   - On MySQL, in tables that watermill-sql made, a group whose name differs from another's in case
 //     or accents only: each would miss what the other acks. The error names the statement that helps.

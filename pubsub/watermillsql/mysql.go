@@ -49,6 +49,7 @@ FROM information_schema.columns
 WHERE table_schema = DATABASE() AND table_name = ?`,
 	messageColumns: []string{"offset", "uuid", "payload", "metadata"},
 	offsetColumns:  []string{"consumer_group", "offset_acked", "offset_consumed"},
+	lowerCase:      `SELECT @@lower_case_table_names`,
 	maxPacket:      `SELECT @@max_allowed_packet`,
 	binary:         []string{"blob", "mediumblob", "longblob", "tinyblob", "varbinary"},
 	padded:         "binary",

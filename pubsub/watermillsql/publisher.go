@@ -98,6 +98,9 @@ func (p *Publisher) Close() error {
 
 func (p *Publisher) publish(ctx context.Context, topic string, msgs []*message.Message) error {
 	t, err := p.table(ctx, topic)
+	if errors.Is(err, ErrTopic) {
+		return outbox.Permanent(err)
+	}
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,15 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
+// Where the server makes names of tables lower-case, Orders and orders would share theirs.
+func TestTopicsDifferByMoreThanCase(t *testing.T) {
+	for _, lower := range []int{1, 2} {
+		require.ErrorIs(t, checkCase("Orders", lower), ErrTopic)
+		require.NoError(t, checkCase("orders-2", lower))
+	}
+	require.NoError(t, checkCase("Orders", 0))
+}
+
 // A service may subscribe again and again for as long as it runs.
 func TestSubscriptionsLeaveNothingBehind(t *testing.T) {
 	db := testdb.On(t, "postgres")

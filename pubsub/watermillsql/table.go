@@ -27,6 +27,15 @@ type column struct {
 
 // inspect checks both tables of a topic, and returns what that of its messages can take.
 func (d *database) inspect(ctx context.Context, db *sqlx.DB, topic string) (table, error) {
+	if d.lowerCase != "" {
+		var lower int
+		if err := db.GetContext(ctx, &lower, d.lowerCase); err != nil {
+			return table{}, fmt.Errorf("read lower_case_table_names: %w", err)
+		}
+		if err := checkCase(topic, lower); err != nil {
+			return table{}, err
+		}
+	}
 	messages, err := d.describe(ctx, db, messagesPrefix+topic, d.messageColumns)
 	if err != nil {
 		return table{}, err

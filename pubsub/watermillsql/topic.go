@@ -37,6 +37,16 @@ func (d *database) checkTopic(topic string) error {
 	return fmt.Errorf("%w: topic %q: %s", ErrTopic, topic, problem)
 }
 
+// checkCase refuses names with which two topics would share a table on a MySQL with this
+// lower_case_table_names.
+func checkCase(topic string, lower int) error {
+	if lower == 0 || strings.ToLower(topic) == topic {
+		return nil
+	}
+	return fmt.Errorf("%w: topic %q: it has upper-case letters, and lower_case_table_names of the server is %d, "+
+		"so that it would share its table with topic %q; choose that one", ErrTopic, topic, lower, strings.ToLower(topic))
+}
+
 func (d *database) checkTopics(topics []string) error {
 	var problems []error
 	for _, t := range topics {

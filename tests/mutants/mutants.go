@@ -229,7 +229,7 @@ var rules = []mutant{
 	},
 	{
 		name: "import: remember from the import on", by: conformance("an imported key and its retention"), file: "inbox/admin/importbatch.go",
-		old: "if k.at == 0 {", new: "if k.at != -1 {",
+		old: "if k.now {", new: "if k.now || k.at != 0 {",
 	},
 	{
 		name: "import: tell nobody of what is too old", by: conformance("a message older than all that was imported"), file: "inbox/admin/importbatch.go",

@@ -135,6 +135,7 @@ var causedBodies = []testdb.Body{
 		}))
 		assert.Equal(t, []string{"a", "b", "returned"}, o.caused(first.UUID))
 		assert.Empty(t, o.caused(second.UUID))
+		assert.Empty(t, o.caused(first.UUID+" "), "another key")
 
 		entries, err := o.out.CausedBy(t.Context(), "billing", first.UUID, began, time.Now())
 		require.NoError(t, err)
