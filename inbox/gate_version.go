@@ -74,14 +74,17 @@ func versionFrom(pairs ...[2]string) VersionFunc {
 func VersionFromJSON(aggregate, version string) VersionFunc {
 	return func(msg *message.Message) ([]Version, error) {
 		root, err := decodeJSON(msg.Payload)
-		if err != nil {
+		switch {
+		case errors.Is(err, errSeveral): // it may name a version
+			return nil, err
+		case err != nil:
 			return nil, fmt.Errorf("%w: %w", ErrNoVersion, err)
 		}
 		var id string
 		switch v := jsonField(root, aggregate).(type) {
 		case string:
 			if garbled(v, msg.Payload) {
-				return nil, fmt.Errorf("%w: the text at %q has a character that is no Unicode", ErrNoVersion, aggregate)
+				return nil, fmt.Errorf("the text at %q has a character that is no Unicode", aggregate)
 			}
 			id = v
 		case json.Number:
@@ -116,10 +119,12 @@ func decodeJSON(payload []byte) (root any, err error) {
 		return nil, fmt.Errorf("the payload is not JSON: %w", err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("the payload is not JSON: something follows the first value")
+		return nil, errSeveral
 	}
 	return root, nil
 }
+
+var errSeveral = errors.New("the payload is not JSON: something follows the first value")
 
 // garbled reports whether text, which was decoded from payload, may stand for other texts too:
 // encoding/json replaces bytes that are not UTF-8, and half a surrogate pair, by U+FFFD.

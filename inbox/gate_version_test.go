@@ -96,9 +96,9 @@ func TestVersionFromJSON(t *testing.T) {
 		{name: "more than 53 bits", msg: account(`"id":"a","version":9007199254740993`), want: is("a", 1<<53+1)},
 
 		{name: "not JSON", msg: payload(`<account/>`), problem: "not JSON", none: true},
-		{name: "Latin-1", msg: account("\"id\":\"M\xfcller\",\"version\":7"), problem: "no Unicode", none: true},
-		{name: "half a character", msg: account(`"id":"\ud83d","version":7`), problem: "no Unicode", none: true},
-		{name: "two values", msg: payload(`{"account":{"id":"a","version":7}}{}`), problem: "something follows", none: true},
+		{name: "Latin-1", msg: account("\"id\":\"M\xfcller\",\"version\":7"), problem: "no Unicode"},
+		{name: "half a character", msg: account(`"id":"\ud83d","version":7`), problem: "no Unicode"},
+		{name: "two values", msg: payload(`{"account":{"id":"a","version":7}}{}`), problem: "something follows"},
 		{name: "no payload", msg: payload(``), problem: "not JSON", none: true},
 		{name: "no object", msg: payload(`[{"account":1}]`), problem: `at "account.id"`, none: true},
 		{name: "null", msg: payload(`{"account":null}`), problem: `at "account.id"`, none: true},

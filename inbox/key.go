@@ -211,7 +211,10 @@ func jsonFields(payload []byte, paths []string) (string, error) {
 		return "", fmt.Errorf("%w: inbox.ByJSON names no field", errNoKey)
 	}
 	root, err := decodeJSON(payload)
-	if err != nil {
+	switch {
+	case errors.Is(err, errSeveral): // another key of FirstOf would be one that an earlier release did not take
+		return "", err
+	case err != nil:
 		return "", fmt.Errorf("%w: %w", errNoKey, err)
 	}
 	parts := make([]string, 0, len(paths))
@@ -219,7 +222,7 @@ func jsonFields(payload []byte, paths []string) (string, error) {
 		switch v := jsonField(root, path).(type) {
 		case string:
 			if garbled(v, payload) {
-				return "", fmt.Errorf("%w: the text at %q has a character that is no Unicode", errNoKey, path)
+				return "", fmt.Errorf("the text at %q has a character that is no Unicode", path)
 			}
 			parts = append(parts, "s"+v)
 		case json.Number:

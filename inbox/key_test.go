@@ -150,6 +150,10 @@ func TestKeysSayWhatAMessageLacks(t *testing.T) {
 	_, err := inbox.FirstOf(inbox.ByFunc("f", func(*message.Message) (string, error) { return "", cause }), inbox.ByUUID()).
 		Of(made("a", nil, "x"))
 	require.ErrorIs(t, err, cause, "an error is not a message without the key")
+	for _, payload := range []string{"{\"id\":\"\xff\"}", `{"id":1}{"id":2}`} {
+		_, err := inbox.FirstOf(inbox.ByJSON("id"), inbox.ByUUID()).Of(made("a", nil, payload))
+		require.Error(t, err, "an earlier release took a key of it")
+	}
 }
 
 func TestWatermillsHashersAreKeys(t *testing.T) {

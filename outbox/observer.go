@@ -106,10 +106,10 @@ func (o onKinds) Wants(k Kind) bool { return len(o.kinds) == 0 || slices.Contain
 // watched is an observer that may hang.
 type watched struct {
 	Observer
-	late atomic.Pointer[chan struct{}] // closed when the call for which the relay waited no longer has returned
+	late atomic.Pointer[chan struct{}] // of the call that the relay gave up on: closed when that returns
 }
 
-// hangs reports whether a call for which the relay waited no longer has not returned.
+// hangs reports whether a call that the relay gave up on has not returned yet.
 func (w *watched) hangs() bool {
 	late := w.late.Load()
 	if late == nil {

@@ -171,8 +171,8 @@ func (l *line) firsts() []int {
 }
 
 // makeRoom passes over messages of the topic that was probed last, once they fill the window, or
-// the part of it that looks for keys may fill: behind them may be messages of a topic that works.
-// It postpones some at first, and twice as many with each further probe, so that a short outage
+// leave no room in it for looks for keys: behind them may be messages of a topic that works. It
+// postpones some at first, and twice as many with each further probe, so that a short outage
 // rewrites little of a backlog, and a long one does not hide other topics.
 func (p *pump) makeRoom(err error) {
 	const patience = 3

@@ -24,8 +24,8 @@ type reader struct {
 	stop func() // ends the look on its way
 
 	epoch     int  // of the assignment of shards; the pump ignores readings of an earlier one
-	seen      bool // the last sweep left nothing, but perhaps keys
-	exhausted bool // nor keys
+	seen      bool // the last sweep left no messages; keys may be left
+	exhausted bool // and no keys are left
 	walk      walk
 
 	hungry   bool  // there may be new messages

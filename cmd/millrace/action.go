@@ -201,17 +201,21 @@ func (act *action) named(ctx context.Context, store *inbox.Store, arg string) (a
 	}
 	named := act.selected.cmd.Flags().Changed("epoch")
 	var found []admin.Message
-	var epochs []string
+	var epochs []int
 	for _, m := range story.Open {
 		if m.Consumer == act.selected.consumer && isKey(arg, m.MessageID) && (!named || m.Epoch == act.selected.epoch) {
-			found, epochs = append(found, m), append(epochs, strconv.Itoa(m.Epoch))
+			found, epochs = append(found, m), append(epochs, m.Epoch)
 		}
 	}
 	switch {
 	case len(found) > 1 && !named:
 		slices.Sort(epochs)
+		var texts []string
+		for _, epoch := range epochs {
+			texts = append(texts, strconv.Itoa(epoch))
+		}
 		return admin.Message{}, usagef("the key %q of consumer %q is open in epochs %s: give --epoch",
-			arg, act.selected.consumer, strings.Join(epochs, " and "))
+			arg, act.selected.consumer, strings.Join(texts, " and "))
 	case len(found) > 0:
 		return found[0], nil
 	}

@@ -68,15 +68,6 @@ func (r *replaying) runDead(ctx context.Context, name string) error {
 	return errors.Join(r.ended(status, err, r.why(status)), from.Close())
 }
 
-// notOver refuses to go on with a replay that has ended: what its source has now came after that, or was overlooked.
-func notOver(s replay.Status) error {
-	if s.State == replay.Done {
-		return moved("replay %q was done at %s, with %s sent again: take another name for what is there now",
-			s.Name, stamp(s.FinishedAt), messagesIn(admin.Count{N: s.Sent}))
-	}
-	return notCancelled(s)
-}
-
 // why says why a replay is done.
 func (r *replaying) why(s replay.Status) string {
 	if r.limit > 0 && s.Sent >= r.limit {

@@ -217,6 +217,15 @@ func ofDeadLetters(s replay.Status) bool {
 	return s.Spec.Source != "archive" && s.Spec.Source != "journal"
 }
 
+// notOver refuses to go on with a replay that has ended: what its source has now came after that, or was overlooked.
+func notOver(s replay.Status) error {
+	if s.State == replay.Done {
+		return moved("replay %q was done at %s, with %s sent again: take another name for what is there now",
+			s.Name, stamp(s.FinishedAt), messagesIn(admin.Count{N: s.Sent}))
+	}
+	return notCancelled(s)
+}
+
 // notCancelled refuses to go on with a replay that was cancelled.
 func notCancelled(s replay.Status) error {
 	if s.State == replay.Cancelled {

@@ -106,11 +106,11 @@ func (s *secrets) clean(text string) string {
 }
 
 // number is a secret that may be a number of the results as well. There it stays, because without it a document would be
-// none, and nobody can tell what it is: as a whole cell of a table, or as a whole value of JSON or YAML.
+// none, and nobody can tell what it is: in a number that is a whole cell of a table, or a whole value of JSON or YAML.
 var (
 	number  = regexp.MustCompile(`^[0-9]+$`)
-	opening = regexp.MustCompile(`(^|  |^\s*(- )?"?[\w-]+"?: |^\s*- )$`)
-	closing = regexp.MustCompile(`^(,?$|  )`)
+	opening = regexp.MustCompile(`(^|  |^\s*(- )?"?[\w-]+"?: |^\s*- )-?[0-9.]*$`)
+	closing = regexp.MustCompile(`^[0-9.]*(,?$|  )`)
 )
 
 // withoutNumber hides a secret of digits where it is part of a text.

@@ -25,7 +25,7 @@ func TestClusterJetStream(t *testing.T) {
 		urls = append(urls, n.URL())
 	}
 	url, topic := strings.Join(urls, ","), freshTopic()
-	options := []nats.Option{nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true), nats.PingInterval(2 * time.Second), nats.ReconnectWait(200 * time.Millisecond)}
+	options := []nats.Option{nats.MaxReconnects(-1), nats.PingInterval(2 * time.Second), nats.ReconnectWait(200 * time.Millisecond)}
 	conn, err := nats.Connect(url, options...)
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)

@@ -202,7 +202,7 @@ type jetStream struct {
 func newJetStream(t *testing.T, ackWait time.Duration) *jetStream {
 	t.Helper()
 	url, topic := service(t, "MILLRACE_TEST_NATS"), freshTopic()
-	options := []nats.Option{nats.MaxReconnects(-1), nats.RetryOnFailedConnect(true)}
+	options := []nats.Option{nats.MaxReconnects(-1)}
 	conn, err := nats.Connect(url, options...)
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)

@@ -98,8 +98,9 @@ func newRedisStream(t *testing.T) *redisStream {
 // subscriber returns that of a process.
 func (r *redisStream) subscriber() message.Subscriber {
 	r.Helper()
+	options := r.options
 	config := redisstream.SubscriberConfig{
-		Client: redis.NewClient(r.options), ConsumerGroup: "billing", DisableIndefiniteInitialBlock: true,
+		Client: redis.NewClient(options), ConsumerGroup: "billing", DisableIndefiniteInitialBlock: true,
 		Unmarshaller:           anyEntry{},
 		ShouldStopOnReadErrors: func(err error) bool { return redis.HasErrorPrefix(err, "NOGROUP") },
 	}

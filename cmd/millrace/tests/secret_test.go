@@ -186,7 +186,7 @@ func TestAPasswordOfDigits(t *testing.T) {
 	s := newShop(t, testdb.On(t, "postgres"))
 	u := s.login(password)
 	s.exec(`UPDATE millrace_messages SET id = 1000, last_error = ? WHERE id = 4`, []byte("password: "+password+" of "+u.String()))
-	s.exec(`UPDATE millrace_messages SET id = 1001, reason = ?, last_error = ? WHERE id = 5`, []byte{}, []byte("password "+password))
+	s.exec(`UPDATE millrace_messages SET id = 210001, reason = ?, last_error = ? WHERE id = 5`, []byte{}, []byte("password "+password))
 	for _, form := range []string{"text", "json", "yaml"} {
 		r := call(t, u.String(), "list", "--status", "parked", "-o", form)
 		require.Zero(t, r.code, r.err)
@@ -197,10 +197,11 @@ func TestAPasswordOfDigits(t *testing.T) {
 		switch form {
 		case "text":
 			assert.Regexp(t, `(?m)^1000  billing `, r.out)
-			assert.Regexp(t, `(?m)^1001  billing `, r.out)
+			assert.Regexp(t, `(?m)^210001  billing `, r.out)
 		case "json":
 			assert.True(t, json.Valid([]byte(r.out)), r.out)
 			assert.Contains(t, r.out, `"id": 1000,`)
+			assert.Contains(t, r.out, `"id": 210001,`)
 		default:
 			assert.Contains(t, r.out, "id: 1000\n")
 		}
