@@ -98,7 +98,7 @@ ROUNDS ?= 20
 
 .PHONY: stress
 stress: ## run every test ROUNDS (20) times, with all its rounds and what takes minutes (PKG=./outbox: one package)
-	@$(services); export MILLRACE_TEST_LONG=1; packages="$(or $(PKG),$$($(tested) | sed '/tests\/exhaust$$/d'))"; \
+	@$(services); export MILLRACE_TEST_LONG=1; packages="$(or $(PKG),$$($(tested) | grep -v '/tests/exhaust$$'))"; \
 	$(race) -skip '^TestEveryFault$$' -count=$(ROUNDS) -timeout 10h $$packages
 
 .PHONY: exhaust

@@ -58,7 +58,7 @@ var rules = []mutant{
 	},
 	{
 		name: "publish to the outbox outside of the transaction", by: exhaust("Inbox and outbox"), file: "inbox/claim_seal.go",
-		old: "\t\t\tm.SetContext(ctx)\n", new: "\t\t\tm.SetContext(cl.ctx)\n",
+		old: "\t\tm.SetContext(ctx)\n", new: "\t\tm.SetContext(cl.ctx)\n",
 	},
 	{
 		name: "take a refusal of the broker for its confirm", by: exhaust("Inbox and outbox"), file: "outbox/lane.go",

@@ -122,43 +122,6 @@ var bodies = []testdb.Body{
 		assert.Equal(t, "replay", entries[0].Action)
 		assert.Equal(t, ada, entries[0].Operator)
 	})},
-	{Name: "which are meant", Why: "by topic, time and id", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		b.orders(10)
-		b.exec(`UPDATE millrace_outbox SET status = 4, sent_at = created_at, created_at = id * 1000000`)
-		b.exec(`UPDATE millrace_outbox SET topic = 'other' WHERE id = 10`)
-		b.exec(`UPDATE millrace_outbox SET topic = 'orders ' WHERE id = 9`)
-		var uuids []string
-		require.NoError(t, b.db.SelectContext(t.Context(), &uuids, `SELECT uuid FROM millrace_outbox ORDER BY id`))
-		for name, c := range map[string]struct {
-			filter replay.Filter
-			want   []string
-		}{
-			"all":   {replay.Filter{}, uuids},
-			"topic": {replay.Filter{Topic: "orders"}, uuids[:8]},
-			"space": {replay.Filter{Topic: "orders "}, uuids[8:9]},
-			"since": {replay.Filter{Since: time.UnixMicro(8_000_000)}, uuids[7:]},
-			"until": {replay.Filter{Until: time.UnixMicro(3_000_000)}, uuids[:2]},
-			"id":    {replay.Filter{IDs: []string{uuids[4], uuids[6]}}, []string{uuids[4], uuids[6]}},
-			"none":  {replay.Filter{Topic: "nothing"}, nil},
-		} {
-			to := &sink{}
-			r := replay.Request{Name: name, From: replay.Archive(b.out), To: replay.Publisher(to), Filter: c.filter, By: ada, PerSecond: 100}
-			plan, err := b.replayer().Plan(t.Context(), r)
-			require.NoError(t, err, name)
-			if name == "all" {
-				assert.Len(t, plan.Topics, 3)
-			}
-			assert.Equal(t, len(c.want), plan.LookedAt, name)
-			status, err := b.replayer().Run(t.Context(), r)
-			require.NoError(t, err, name)
-			assert.Equal(t, len(c.want), status.Sent, name)
-			var got []string
-			for _, msg := range to.Messages() {
-				got = append(got, msg.UUID)
-			}
-			assert.Equal(t, c.want, got, name)
-		}
-	})},
 	{Name: "a publisher that fails", Why: "the replay goes on where it was, at least once", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.archived(10)
 		to := &sink{}
