@@ -196,7 +196,7 @@ func TestAPasswordOfDigits(t *testing.T) {
 		assert.Contains(t, r.out, "password [hidden]")
 		switch form {
 		case "text":
-			assert.Regexp(t, `(?m)^1000  billing `, r.out)
+			assert.Regexp(t, `(?m)^ *1000  billing `, r.out)
 			assert.Regexp(t, `(?m)^210001  billing `, r.out)
 		case "json":
 			assert.True(t, json.Valid([]byte(r.out)), r.out)
