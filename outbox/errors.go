@@ -75,7 +75,7 @@ type PartialError struct {
 func (e *PartialError) Error() string {
 	failed := e.Unwrap()
 	if len(failed) == 0 {
-		return "no message failed"
+		return fmt.Sprintf("a PartialError about %d messages, of which none failed", len(e.Errors))
 	}
 	return fmt.Sprintf("%d of %d messages were not published, the first because: %v",
 		len(failed), len(e.Errors), failed[0])

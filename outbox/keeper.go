@@ -71,8 +71,11 @@ func (k *keeper) begin(ctx context.Context) error {
 	return k.join(ctx)
 }
 
-// join registers the relay.
+// join registers the relay. A relay that is told to stop waits for the answer: what is cut off may reach the database
+// after it was taken back.
 func (k *keeper) join(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), beginTimeout)
+	defer cancel()
 	sent := time.Now()
 	name := cmp.Or(k.config.Name, strconv.FormatInt(k.lease.token, 10))
 	_, err := k.db.Exec(ctx, k.sql.InsertRelay, k.lease.token, name, k.config.Lease.Microseconds())

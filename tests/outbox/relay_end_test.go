@@ -66,9 +66,10 @@ var relayEndBodies = []testdb.Body{
 		pool := faults.Open(t, db)
 		relays := func() int { return db.Count(t, `SELECT COUNT(*) FROM millrace_outbox_relays`) }
 		var once sync.Once
+		const registration = "INSERT INTO millrace_outbox_relays"
 		onRegistration := func(do func() error) {
 			once = sync.Once{}
-			pool.Set(faults.Plan{After: faults.At("INSERT INTO millrace_outbox_relays", func() (err error) {
+			pool.Set(faults.Plan{After: faults.At(registration, func() (err error) {
 				once.Do(func() { err = do() })
 				return err
 			})})
@@ -83,6 +84,16 @@ var relayEndBodies = []testdb.Body{
 		ctx, stop := context.WithCancel(t.Context())
 		onRegistration(func() error { stop(); return ctx.Err() })
 		require.NoError(t, p.relayOn(pool.DB, b, long).Run(ctx))
+		assert.Zero(t, relays())
+
+		ctx, stop = context.WithCancel(t.Context())
+		registered := false
+		pool.Set(faults.Plan{
+			Before: faults.At(registration, func() error { stop(); return nil }),
+			After:  faults.At(registration, func() error { registered = true; return nil }),
+		})
+		require.NoError(t, p.relayOn(pool.DB, b, long).Run(ctx))
+		assert.True(t, registered, "what is cut off may reach the database after it was taken back")
 		assert.Zero(t, relays())
 	}},
 	{Name: "a publisher that takes longer than the lease", Why: "the lease is extended meanwhile, so no other relay sends the same", Run: func(t *testing.T, db *testdb.DB) {
