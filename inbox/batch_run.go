@@ -257,10 +257,11 @@ func (r *batchRun) closeLeased(ctx context.Context, tx *sqlx.Tx) error {
 			leased = append(leased, m.delivery.lease)
 		}
 	}
-	for _, together := range byLease(leased) {
-		if err := together[0].queue.execOnAll(ctx, tx, together, r.consumer.store.dialect.Queue.DeleteLeased); err != nil {
-			return fmt.Errorf("close %d stored messages: %w", len(together), err)
-		}
+	if len(leased) == 0 {
+		return nil
+	}
+	if err := leased[0].queue.execOnAll(ctx, tx, leased, r.consumer.store.dialect.Queue.DeleteLeased); err != nil {
+		return fmt.Errorf("close %d stored messages: %w", len(leased), err)
 	}
 	return nil
 }

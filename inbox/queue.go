@@ -108,10 +108,10 @@ type Queue struct {
 	name   stored.Name
 	bell   *bell.Bell
 	vain   atomic.Int32 // takes in a row that leased nothing although messages were due
-	paused atomic.Bool  // by an operator, as the last take read it
+	paused atomic.Bool  // by an operator, as was last read
 	routed atomic.Bool  // messages arrive through a router, which names their handler
 	saw    atomic.Pointer[sawConsumer]
-	slow   atomic.Int32 // looks that had no answer in time
+	slow   atomic.Bool // the next look may need longer
 
 	unopened   atomic.Int32 // payloads in a row that could not be opened
 	unopenable *recent.Set  // their messages, each with the number of payloads opened until then
@@ -212,21 +212,20 @@ func (q *Queue) bound(most time.Duration) time.Duration {
 	return min(max(q.config.Lease/3, least), most)
 }
 
-// look is soon for a look at the table. After one that had no answer in time the next may take twice as long, up to a
-// third of the lease: where a look needs longer, on a slow database, it must succeed in the end.
-func (q *Queue) look(ctx context.Context) (within context.Context, ended func()) {
-	const doublings = 10
-	began := time.Now()
-	within, cancel := context.WithTimeout(ctx, q.bound(longest<<min(q.slow.Load(), doublings)))
-	return within, func() {
-		switch {
-		case within.Err() != nil && ctx.Err() == nil:
-			q.slow.Add(1)
-		case time.Since(began) < longest:
-			q.slow.Store(0)
-		}
-		cancel()
+// patient is soon for a look at the table. After one that had no answer in time, the next may take three times as long: where
+// a look needs that, on a slow database, it must succeed in the end.
+func (q *Queue) patient(ctx context.Context) (context.Context, context.CancelFunc) {
+	most := longest
+	if q.slow.Load() {
+		most = 3 * longest
 	}
+	return context.WithTimeout(ctx, q.bound(most))
+}
+
+// looked notes how a look went. One that had three times as long and no answer has met a connection that is dead, maybe, and
+// not a slow database: the next is short again.
+func (q *Queue) looked(took time.Duration, inTime bool) {
+	q.slow.Store(inTime && took > longest || !inTime && !q.slow.Load())
 }
 
 // longest bounds a transaction of a queue.

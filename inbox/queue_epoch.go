@@ -14,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/stored"
 )
@@ -35,7 +36,7 @@ type olderEpoch struct {
 }
 
 // adopt moves the open messages of older epochs to the epoch of q. It reports whether some could
-// not be moved yet.
+// not be moved yet. Without an OrderKey no other message waits for them, so an error is logged only.
 func (q *Queue) adopt(ctx context.Context, consumer int32) (left bool, err error) {
 	q.adopting.Lock()
 	defer q.adopting.Unlock()
@@ -43,6 +44,16 @@ func (q *Queue) adopt(ctx context.Context, consumer int32) (left bool, err error
 	if q.name.Epoch == 0 || !o.left && q.config.OrderKey == nil && time.Since(o.looked) < epochLook {
 		return false, nil
 	}
+	o.left, err = q.adoptOlder(ctx, consumer)
+	o.looked = time.Now()
+	if err != nil && q.config.OrderKey == nil && ctx.Err() == nil {
+		q.store.log.Error("inbox: open messages of an older epoch could not be moved to the new one; retrying", database.Explain(err), q.fields())
+		err = nil
+	}
+	return o.left, err
+}
+
+func (q *Queue) adoptOlder(ctx context.Context, consumer int32) (left bool, err error) {
 	bound, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
 	var older []olderEpoch
@@ -51,7 +62,6 @@ func (q *Queue) adopt(ctx context.Context, consumer int32) (left bool, err error
 	if err != nil {
 		return false, q.store.db.Noticed(err)
 	}
-	o.left = false
 	for _, from := range older {
 		open, err := q.hasOpen(ctx, from.ID)
 		if err == nil && open {
@@ -62,10 +72,9 @@ func (q *Queue) adopt(ctx context.Context, consumer int32) (left bool, err error
 		if err != nil {
 			return false, err
 		}
-		o.left = o.left || open
+		left = left || open
 	}
-	o.looked = time.Now()
-	return o.left, nil
+	return left, nil
 }
 
 func (q *Queue) hasOpen(ctx context.Context, consumer int32) (open bool, err error) {
@@ -75,12 +84,15 @@ func (q *Queue) hasOpen(ctx context.Context, consumer int32) (open bool, err err
 	return open, q.store.db.Noticed(err)
 }
 
-// adoptFrom moves the messages of one older epoch that no process works on: all of them if they may stand in line, else as many
-// as it can for a second, so that others are delivered in between.
+// adoptingFor is for how long a look moves messages of an older epoch, and for how long a transaction does: each moves one at
+// least, and between two looks others are delivered, or a pause is noticed.
+const adoptingFor = time.Second
+
+// adoptFrom moves messages of one older epoch that no process works on, as many as it can for a while.
 func (q *Queue) adoptFrom(ctx context.Context, from olderEpoch, to int32) error {
-	const atOnce, slice = 100, time.Second
+	const atOnce = 100
 	began := time.Now()
-	late := func() bool { return q.config.OrderKey == nil && time.Since(began) > slice }
+	late := func() bool { return time.Since(began) > adoptingFor }
 	same := string(from.KeySource) == q.config.Key.source
 	for opened := map[int64]rekeyed(nil); ; {
 		var done adopted
@@ -102,7 +114,7 @@ func (q *Queue) adoptFrom(ctx context.Context, from olderEpoch, to int32) error 
 			}))
 			q.bell.Ring()
 		}
-		if len(done.unopened) == 0 && done.rows < atOnce || late() {
+		if len(done.unopened) == 0 && !done.more || late() {
 			return nil
 		}
 		if opened, err = q.openAdoptable(ctx, done.unopened, same, late); err != nil {
@@ -113,7 +125,8 @@ func (q *Queue) adoptFrom(ctx context.Context, from olderEpoch, to int32) error 
 
 // adopted is the result of adopting some messages in one transaction.
 type adopted struct {
-	rows       int // all of them
+	rows       int  // all of them
+	more       bool // there may be others
 	superseded int
 	unopened   []stored.Message // they stay until their payloads were looked at, outside of the transaction
 	twins      []*adoptedTwin
@@ -122,6 +135,7 @@ type adopted struct {
 func (q *Queue) adoptSome(
 	ctx context.Context, tx *sqlx.Tx, from, to int32, same bool, opened map[int64]rekeyed, atMost int, tell tellParked,
 ) (done adopted, err error) {
+	began := time.Now()
 	if q.store.dialect.OneWriter { // its transactions must begin with a write
 		if _, err := tx.ExecContext(ctx, q.store.dialect.LockConsumer, to); err != nil {
 			return adopted{}, err
@@ -131,8 +145,12 @@ func (q *Queue) adoptSome(
 	if err := tx.SelectContext(ctx, &rows, q.store.dialect.Queue.SelectAdoptable, from, atMost); err != nil {
 		return adopted{}, err
 	}
-	done.rows = len(rows)
-	for _, row := range rows {
+	done.rows, done.more = len(rows), len(rows) == atMost
+	for n, row := range rows {
+		if n > len(done.unopened) && time.Since(began) > adoptingFor { // it must end in time, or nothing moves
+			done.rows, done.more = n, true
+			break
+		}
 		as, known := opened[row.ID]
 		switch {
 		case row.Whole():
@@ -161,7 +179,7 @@ func (q *Queue) openAdoptable(ctx context.Context, rows []stored.Message, same b
 	opened := make(map[int64]rekeyed, len(rows))
 	left := afterwards
 	for _, row := range rows {
-		if late() {
+		if len(opened) > 0 && late() {
 			break
 		}
 		opening, cancel := context.WithTimeout(ctx, left)

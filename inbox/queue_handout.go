@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jmoiron/sqlx"
 
@@ -57,7 +58,7 @@ func (q *Queue) Finish(ctx context.Context, leased ...*Leased) error {
 func (q *Queue) complete(ctx context.Context, leased []*Leased) error {
 	statements := &q.store.dialect.Queue
 	return q.store.db.Write(ctx, func(tx *sqlx.Tx) error {
-		query, args, err := q.store.dialect.In(statements.CompleteLeased, leased[0].row.Consumer, ids(leased), leased[0].token)
+		query, args, err := q.store.dialect.In(statements.CompleteLeased, leased[0].row.Consumer, ids(leased), tokens(leased))
 		if err != nil {
 			return err
 		}
@@ -68,19 +69,22 @@ func (q *Queue) complete(ctx context.Context, leased []*Leased) error {
 	})
 }
 
-// execOnAll runs a statement that must change the rows of all of leased, which share one lease. If
-// it does not, it returns ErrLost. The last arguments of the statement are consumer, ids and token.
+// execOnAll runs a statement that must change the rows of all of leased. If it does not, it returns
+// ErrLost. The last arguments of the statement are consumer, ids and tokens.
 func (q *Queue) execOnAll(ctx context.Context, tx *sqlx.Tx, leased []*Leased, statement string, args ...any) error {
-	args = append(args, leased[0].row.Consumer, ids(leased), leased[0].token)
+	args = append(args, leased[0].row.Consumer, ids(leased), tokens(leased))
 	return q.store.changeAll(ctx, tx, len(leased), statement, args...)
 }
 
-// ofMany calls do for all messages of a lease at once, and if one of them was lost, for each alone.
-// It returns those that were not lost.
+// mostChanged bounds how many messages a statement changes.
+const mostChanged = 500
+
+// ofMany calls do for many messages at once, and if one of them was lost, for each alone. It returns
+// those that were not lost.
 func (q *Queue) ofMany(
 	ctx context.Context, leased []*Leased, do func(context.Context, []*Leased) error,
 ) (still []*Leased, err error) {
-	for _, together := range byLease(leased) {
+	for together := range slices.Chunk(leased, mostChanged) {
 		err := do(ctx, together)
 		if err == nil {
 			still = append(still, together...)
@@ -104,19 +108,20 @@ func (q *Queue) ofMany(
 	return still, nil
 }
 
-// byLease groups messages by their lease.
-func byLease(leased []*Leased) map[int64][]*Leased {
-	groups := make(map[int64][]*Leased)
-	for _, l := range leased {
-		groups[l.token] = append(groups[l.token], l)
-	}
-	return groups
-}
-
 func ids(leased []*Leased) [][]byte {
 	all := make([][]byte, 0, len(leased))
 	for _, l := range leased {
 		all = append(all, l.row.MessageID)
+	}
+	return all
+}
+
+// tokens returns the lease of each message. They are random: no message has that of another one. There are as many as
+// ids, since drivers and servers keep each text of a statement.
+func tokens(leased []*Leased) []int64 {
+	all := make([]int64, 0, len(leased))
+	for _, l := range leased {
+		all = append(all, l.token)
 	}
 	return all
 }
@@ -152,19 +157,21 @@ func (q *Queue) putBack(ctx context.Context, leased []*Leased) error {
 	return errors.Join(q.execOnEach(ctx, suspects, statements.Unlease, 0), q.execOnEach(ctx, others, statements.PutBack))
 }
 
-// execOnEach runs a statement on the messages of each lease in one transaction, so that no lease
-// waits for the commits of many others. It ignores rows that other processes have taken over. The
-// last arguments of the statement are consumer, ids and token.
+// execOnEach runs a statement on many messages at once, whatever their leases. It commits by the slice: what is done
+// stays done if the time ends. It ignores rows that other processes have taken over. The last arguments of the
+// statement are consumer, ids and tokens.
 func (q *Queue) execOnEach(ctx context.Context, leased []*Leased, statement string, args ...any) error {
-	if len(leased) == 0 {
-		return nil
-	}
-	return q.store.db.Write(ctx, func(tx *sqlx.Tx) error {
-		for _, together := range byLease(leased) {
-			if err := q.execOnAll(ctx, tx, together, statement, args...); err != nil && !errors.Is(err, ErrLost) {
+	var problems []error
+	for together := range slices.Chunk(leased, mostChanged) {
+		err := q.store.db.Write(ctx, func(tx *sqlx.Tx) error {
+			if err := q.execOnAll(ctx, tx, together, statement, args...); !errors.Is(err, ErrLost) {
 				return err
 			}
+			return nil
+		})
+		if problems = append(problems, err); ctx.Err() != nil {
+			break
 		}
-		return nil
-	})
+	}
+	return errors.Join(problems...)
 }

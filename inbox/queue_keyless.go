@@ -46,7 +46,7 @@ func (q *Queue) identify(a *arrival) error {
 	if err == nil {
 		return nil
 	}
-	a.status, a.delay = stored.FailedTerminal, stored.Never
+	a.status, a.delay, a.orderKey = stored.FailedTerminal, stored.Never, nil
 	a.why, err = noKey(a.msg.Context(), q.store.counted(err))
 	return err
 }

@@ -41,8 +41,45 @@ func (q *Queue) consumer(ctx context.Context, horizon time.Duration) (stored.Con
 	return row, err
 }
 
-// Paused reports whether the last [Queue.Take] found that an operator paused the consumer.
+// answer is consumer before a look, and notes whether the consumer is paused. A look that may take long needs a database that
+// has just answered, on the connection that the pool gives away next: one that is dead ends answer soon.
+func (q *Queue) answer(ctx context.Context, horizon time.Duration) (stored.Consumer, error) {
+	ctx, cancel := q.soon(ctx)
+	defer cancel()
+	if q.slow.Load() {
+		horizon = 0
+	}
+	row, err := q.consumer(ctx, horizon)
+	if err == nil {
+		q.paused.Store(row.Paused)
+	}
+	return row, err
+}
+
+// Paused reports whether an operator paused the consumer, as [Queue.Take] or [Queue.Watch] last found.
 func (q *Queue) Paused() bool { return q.paused.Load() }
+
+// Watch looks whether the consumer is paused, once in each period, and when an operator pauses or resumes it in this process,
+// until ctx ends. While all handlers are busy, nobody calls Take.
+func (q *Queue) Watch(ctx context.Context, period time.Duration) {
+	rings, leave := q.Listen()
+	defer leave()
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	for pauses := q.store.pauses.Load(); ; {
+		select {
+		case <-rings:
+			if q.store.pauses.Load() == pauses {
+				continue
+			}
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		pauses = q.store.pauses.Load()
+		_, _ = q.answer(ctx, 0) // the next one may succeed, and a look says what fails
+	}
+}
 
 // How often a queue announces that it serves its consumer, and how long an announcement holds at
 // least.

@@ -28,12 +28,11 @@ func (q *Queue) Take(ctx context.Context, limit int, horizon time.Duration) ([]*
 // as handed out along with their lease, where that is possible, which saves [Queue.HandOut] a
 // write.
 func (q *Queue) TakeOut(ctx context.Context, out, limit int, horizon time.Duration) ([]*Leased, time.Duration, error) {
-	soon, ended := q.look(ctx)
-	defer ended()
-	row, err := q.consumer(soon, horizon)
+	within, cancel := q.patient(ctx)
+	defer cancel()
+	row, err := q.answer(within, horizon)
 	if err == nil {
-		q.paused.Store(row.Paused)
-		err = q.serve(soon, row.ID, horizon)
+		err = q.serve(within, row.ID, horizon)
 	}
 	if errors.Is(err, ErrNotFound) || err == nil && row.Paused {
 		return nil, horizon, nil // nothing was stored yet, or the consumer is paused
@@ -44,23 +43,21 @@ func (q *Queue) TakeOut(ctx context.Context, out, limit int, horizon time.Durati
 	switch left, err := q.adopt(ctx, row.ID); {
 	case err != nil:
 		return nil, horizon, q.explain("look into older epochs", err)
-	case left && q.config.OrderKey != nil, soon.Err() != nil: // the caller may have leases to renew first
+	case left && q.config.OrderKey != nil, within.Err() != nil: // the caller may have leases to renew first
 		return nil, min(horizon, lookAgain), nil
 	}
-	lock, next, err := q.find(soon, row.ID, limit, horizon)
-	if err != nil {
-		return nil, horizon, q.explain("look for messages that are due", err)
+	began := time.Now()
+	taken, next, err := q.look(within, row.ID, out, limit, horizon)
+	if ctx.Err() == nil {
+		q.looked(time.Since(began), within.Err() == nil)
 	}
-	if lock == nil {
-		return nil, next, nil
+	if len(taken) == 0 {
+		return nil, next, q.explain("look for messages that are due", err)
 	}
-	taken, err := q.lease(soon, row.ID, out, lock)
 	leased := taken
 	if err == nil {
 		q.observeReclaimed(ctx, taken)
-	}
-	if err == nil && len(leased) > 0 {
-		leased, err = q.closeCompleted(ctx, leased)
+		leased, err = q.closeCompleted(ctx, taken)
 	}
 	closed := len(taken) > len(leased)
 	if err == nil {
@@ -82,6 +79,26 @@ func (q *Queue) TakeOut(ctx context.Context, out, limit int, horizon time.Durati
 		return nil, 0, nil
 	}
 	return nil, q.inVain(next), nil
+}
+
+// look leases messages that are due. If there are none, it returns the time until there may be some. With an error it returns
+// the messages that it may have leased.
+func (q *Queue) look(ctx context.Context, id int32, out, limit int, horizon time.Duration) ([]*Leased, time.Duration, error) {
+	lock, next, err := q.find(ctx, id, limit, horizon)
+	if err != nil {
+		return nil, horizon, err
+	}
+	if lock == nil {
+		return nil, next, nil
+	}
+	leased, err := q.lease(ctx, id, out, lock)
+	switch {
+	case err != nil:
+		return leased, horizon, err
+	case len(leased) == 0:
+		next = q.inVain(next)
+	}
+	return leased, next, nil
 }
 
 // find looks for messages that are due. It returns how to lock them in a transaction, nil if there

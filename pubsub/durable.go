@@ -98,11 +98,11 @@ type Durable struct {
 	// and watermill-amqp v3 set.
 	Redelivered func(*message.Message) bool
 
-	// Concurrency bounds how many stored messages the handler has at once. Defaults to 10.
+	// Concurrency bounds how many stored messages the handler has at once. Defaults to 10; at most 10,000.
 	Concurrency int
 
 	// Prefetch bounds how many messages are taken from the table at once while the handler is
-	// fast; while it is slow, Concurrency does. Defaults to 10 times Concurrency.
+	// fast; while it is slow, Concurrency does. Defaults to 10 times Concurrency; at most 10,000.
 	Prefetch int
 
 	// Lease is how long other processes leave a stored message alone that this one has taken; it
@@ -133,7 +133,7 @@ func (d Durable) Decorate(sub message.Subscriber) (message.Subscriber, error) {
 		d.Concurrency = 10
 	}
 	if d.Prefetch == 0 {
-		d.Prefetch = 10 * d.Concurrency
+		d.Prefetch = min(10*d.Concurrency, mostTaken)
 	}
 	if d.Poll == 0 {
 		d.Poll = time.Second
@@ -144,6 +144,9 @@ func (d Durable) Decorate(sub message.Subscriber) (message.Subscriber, error) {
 	ended, end := context.WithCancel(context.Background())
 	return &durable{Durable: d, upstream: sub, ended: ended, end: end, queues: make(map[string]*inbox.Queue)}, nil
 }
+
+// mostTaken bounds how many messages are taken at once: a statement names each of them, and SQLite takes 32,766 arguments.
+const mostTaken = 10_000
 
 func (d Durable) validate() error {
 	var problems []error
@@ -168,11 +171,10 @@ func (d Durable) validate() error {
 		problem("OrderKey needs Mode StoreFirst: messages that go straight through have no order")
 	}
 	atMost := func(name string, n int) {
-		const most = 1_000_000 // what is made for each takes memory
 		if n < 0 {
 			problem("%s %d is negative", name, n)
-		} else if n > most {
-			problem("%s %d is above %d", name, n, most)
+		} else if n > mostTaken {
+			problem("%s %d is above %d", name, n, mostTaken)
 		}
 	}
 	atMost("Concurrency", d.Concurrency)

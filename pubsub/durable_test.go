@@ -16,12 +16,12 @@ import (
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
-// TestDurableBoundsWhatItMakesRoomFor: a limit that is none would panic at Subscribe.
+// TestDurableBoundsWhatItMakesRoomFor: a limit that is none would panic at Subscribe, and a statement takes so many arguments.
 func TestDurableBoundsWhatItMakesRoomFor(t *testing.T) {
 	t.Parallel()
-	_, err := pubsub.Durable{Consumer: "billing", Concurrency: math.MaxInt, Prefetch: 1_000_001}.Decorate(rig.NewFeed())
-	require.ErrorContains(t, err, "Concurrency 9223372036854775807 is above 1000000")
-	require.ErrorContains(t, err, "Prefetch 1000001 is above 1000000")
+	_, err := pubsub.Durable{Consumer: "billing", Concurrency: math.MaxInt, Prefetch: 10_001}.Decorate(rig.NewFeed())
+	require.ErrorContains(t, err, "Concurrency 9223372036854775807 is above 10000")
+	require.ErrorContains(t, err, "Prefetch 10001 is above 10000")
 }
 
 // held is a value in a context.

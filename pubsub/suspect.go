@@ -31,6 +31,10 @@ func (w *worker) alone(ctx context.Context, hands int) {
 			return
 		}
 	}
+	if w.queue.Paused() { // meanwhile
+		w.giveBack(hands)
+		return
+	}
 	w.ready = w.ready[1:]
 	if hands < cap(w.hands) {
 		w.giveBack(hands)

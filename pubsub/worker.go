@@ -65,6 +65,9 @@ func (w *worker) run(ctx context.Context) {
 	defer leave()
 	go w.finish(ctx)
 	go w.heartbeat(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { w.queue.Watch(ctx, w.Poll) })
+	defer watching.Wait()
 	defer w.putBack(ctx)
 	for w.step(ctx, due) {
 	}
@@ -75,6 +78,10 @@ func (w *worker) step(ctx context.Context, due <-chan struct{}) bool {
 	hands := w.hand(ctx)
 	if hands == 0 {
 		return false
+	}
+	if len(w.ready) > 0 && w.queue.Paused() { // since they were taken
+		w.putBack(ctx)
+		w.ready = nil
 	}
 	if len(w.ready) == 0 {
 		next := w.fetch(ctx, hands)

@@ -107,18 +107,18 @@ var mysqlQueue = Queue{
 	Unlease: `
 		UPDATE millrace_messages FORCE INDEX (by_key)
 		SET attempts = attempts - 1, lease_token = 0, due_at = {now} + ?
-		WHERE consumer = ? AND message_id IN (?) AND lease_token = ?`,
+		WHERE consumer = ? AND message_id IN (?) AND lease_token IN (?)`,
 	HandOut: `
 		UPDATE millrace_messages FORCE INDEX (by_key)
 		SET status = 2, due_at = {now} + ?
-		WHERE consumer = ? AND message_id IN (?) AND lease_token = ? AND status IN (1, 2, 4)`,
+		WHERE consumer = ? AND message_id IN (?) AND lease_token IN (?) AND status IN (1, 2, 4)`,
 	// The LIMIT keeps MySQL from merging the inner statement into the outer one, and STRAIGHT_JOIN has the outer one touch
 	// only rows that the inner one has locked.
 	ExtendLeases: `
 		UPDATE (
 			SELECT id, {now} + ? AS until
 			FROM millrace_messages FORCE INDEX (by_key)
-			WHERE consumer = ? AND message_id IN (?) AND lease_token = ? AND status IN (1, 2, 3, 4)
+			WHERE consumer = ? AND message_id IN (?) AND lease_token IN (?) AND status IN (1, 2, 3, 4)
 			LIMIT 1000000
 			FOR UPDATE SKIP LOCKED) free
 		STRAIGHT_JOIN millrace_messages m FORCE INDEX (PRIMARY) ON m.id = free.id
@@ -127,18 +127,18 @@ var mysqlQueue = Queue{
 		UPDATE millrace_messages FORCE INDEX (by_key)
 		SET due_at = {now}, lease_token = 0,
 			status = CASE WHEN status <> 2 THEN status WHEN attempts = 0 THEN 1 ELSE 4 END
-		WHERE consumer = ? AND message_id IN (?) AND lease_token = ?`,
+		WHERE consumer = ? AND message_id IN (?) AND lease_token IN (?)`,
 	CompleteLeased: `
 		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
 		SELECT consumer, message_id, payload_hash, 0, 1, {now}
 		FROM millrace_messages
-		WHERE consumer = ? AND message_id IN (?) AND lease_token = ? AND status IN (1, 2, 4)
+		WHERE consumer = ? AND message_id IN (?) AND lease_token IN (?) AND status IN (1, 2, 4)
 		ON DUPLICATE KEY UPDATE
 			processed_at = IF(millrace_claims.result = 0, VALUES(processed_at), millrace_claims.processed_at),
 			result = IF(millrace_claims.result = 0, 1, millrace_claims.result)`,
 	DeleteLeased: `
 		DELETE m FROM millrace_messages m FORCE INDEX (by_key)
-		WHERE consumer = ? AND message_id IN (?) AND lease_token = ? AND status IN (1, 2, 4)`,
+		WHERE consumer = ? AND message_id IN (?) AND lease_token IN (?) AND status IN (1, 2, 4)`,
 	CompleteClaim: `
 		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
 		VALUES (?, ?, ?, 0, 1, {now})

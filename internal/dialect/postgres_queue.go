@@ -98,24 +98,24 @@ var postgresQueue = Queue{
 	HandOut: `
 		UPDATE millrace_messages
 		SET status = 2, due_at = {now} + ?
-		WHERE consumer = ? AND message_id IN (?) AND lease_token = ? AND status NOT IN (3, 5, 6, 7)`,
+		WHERE consumer = ? AND message_id IN (?) AND lease_token IN (?) AND status NOT IN (3, 5, 6, 7)`,
 	ExtendLeases: `
 		UPDATE millrace_messages
 		SET due_at = {now} + ?
 		WHERE id IN (
 			SELECT id FROM millrace_messages
-			WHERE consumer = ? AND message_id IN (?) AND lease_token = ? AND status NOT IN (5, 6, 7)
+			WHERE consumer = ? AND message_id IN (?) AND lease_token IN (?) AND status NOT IN (5, 6, 7)
 			FOR UPDATE SKIP LOCKED)`,
 	CompleteLeased: `
 		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
 		SELECT consumer, message_id, payload_hash, 0, 1, {now}
 		FROM millrace_messages
-		WHERE consumer = ? AND message_id IN (?) AND lease_token = ? AND status NOT IN (3, 5, 6, 7)
+		WHERE consumer = ? AND message_id IN (?) AND lease_token IN (?) AND status NOT IN (3, 5, 6, 7)
 		ON CONFLICT (consumer, message_id) DO UPDATE SET processed_at = EXCLUDED.processed_at, result = 1
 			WHERE millrace_claims.result = 0`,
 	DeleteLeased: `
 		DELETE FROM millrace_messages
-		WHERE consumer = ? AND message_id IN (?) AND lease_token = ? AND status NOT IN (3, 5, 6, 7)`,
+		WHERE consumer = ? AND message_id IN (?) AND lease_token IN (?) AND status NOT IN (3, 5, 6, 7)`,
 	SelectOpen: `
 		SELECT EXISTS (SELECT 1 FROM millrace_messages WHERE consumer = $1 AND ($1` + postgresPlanned + `)`,
 	SelectFirst: `

@@ -105,12 +105,12 @@ var commonQueue = Queue{
 	Unlease: `
 		UPDATE millrace_messages
 		SET attempts = attempts - 1, lease_token = 0, due_at = {now} + ?
-		WHERE consumer = ? AND message_id IN (?) AND lease_token = ?`,
+		WHERE consumer = ? AND message_id IN (?) AND lease_token IN (?)`,
 	PutBack: `
 		UPDATE millrace_messages
 		SET due_at = {now}, lease_token = 0,
 			status = CASE WHEN status <> 2 THEN status WHEN attempts = 0 THEN 1 ELSE 4 END
-		WHERE consumer = ? AND message_id IN (?) AND lease_token = ?`,
+		WHERE consumer = ? AND message_id IN (?) AND lease_token IN (?)`,
 	MoveLeased: `
 		UPDATE millrace_messages
 		SET status = ?, attempts = ?, last_error = ?, error_group = ?, error_code = ?, reason = ?, reason_code = 0,

@@ -93,21 +93,21 @@ var sqliteQueue = Queue{
 	HandOut: `
 		UPDATE millrace_messages
 		SET status = 2, due_at = {now} + ?
-		WHERE consumer = ? AND message_id IN (?) AND lease_token = ? AND status IN (1, 2, 4)`,
+		WHERE consumer = ? AND message_id IN (?) AND lease_token IN (?) AND status IN (1, 2, 4)`,
 	ExtendLeases: `
 		UPDATE millrace_messages
 		SET due_at = {now} + ?
-		WHERE consumer = ? AND message_id IN (?) AND lease_token = ? AND status IN (1, 2, 3, 4)`,
+		WHERE consumer = ? AND message_id IN (?) AND lease_token IN (?) AND status IN (1, 2, 3, 4)`,
 	CompleteLeased: `
 		INSERT INTO millrace_claims (consumer, message_id, payload_hash, token, result, processed_at)
 		SELECT consumer, message_id, payload_hash, 0, 1, {now}
 		FROM millrace_messages
-		WHERE consumer = ? AND message_id IN (?) AND lease_token = ? AND status IN (1, 2, 4)
+		WHERE consumer = ? AND message_id IN (?) AND lease_token IN (?) AND status IN (1, 2, 4)
 		ON CONFLICT (consumer, message_id) DO UPDATE SET processed_at = EXCLUDED.processed_at, result = 1
 			WHERE millrace_claims.result = 0`,
 	DeleteLeased: `
 		DELETE FROM millrace_messages
-		WHERE consumer = ? AND message_id IN (?) AND lease_token = ? AND status IN (1, 2, 4)`,
+		WHERE consumer = ? AND message_id IN (?) AND lease_token IN (?) AND status IN (1, 2, 4)`,
 	SelectFirst: `
 		SELECT MIN(received_at)
 		FROM (

@@ -1,6 +1,8 @@
 package durable_test
 
 import (
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -235,6 +237,18 @@ var pauseBodies = []testdb.Body{
 		rig.Eventually(b, "all are handled", func() bool { return b.rows() == 0 })
 		assert.Equal(t, delivered, b.count(`SELECT COUNT(*) FROM effects`))
 	})},
+	{Name: "a consumer that is paused while its handlers hang", Why: "no handler gets what was taken before, nor what arrives", Run: testdb.With(newBed, func(_ *testing.T, b *bed) {
+		all := newMessages(4)
+		b.storeIn(inbox.QueueConfig{}, all...)
+		b.pausedWhileBusy(all)
+	})},
+	{Name: "a consumer that is paused while a message waits to be delivered alone", Why: "it is not, and charged with nothing", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		all := newMessages(3)
+		b.storeIn(inbox.QueueConfig{}, all...)
+		b.db.Do(t, `UPDATE millrace_messages SET status = 2, lease_token = 5 WHERE uuid = ?`, []byte(all[2].UUID))
+		b.pausedWhileBusy(all)
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE attempts > 0`))
+	})},
 	{Name: "a service that starts while its consumer is paused", Why: "what is ready at its source is stored", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.storeIn(inbox.QueueConfig{}, newMessage()) // its consumer is known
 		require.NoError(t, admin.New(b.store).Pause(t.Context(), consumer, 0, ada))
@@ -250,4 +264,32 @@ var pauseBodies = []testdb.Body{
 		assert.Zero(t, b.effects(msg))
 		assert.Equal(t, 2, b.open(admin.Received))
 	})},
+}
+
+// pausedWhileBusy has a handler hang at all but the last of these messages, while the last one is taken. Another process pauses
+// the consumer, and a handler ends.
+func (b *bed) pausedWhileBusy(stored []*message.Message) {
+	b.Helper()
+	b.db.Do(b, `UPDATE millrace_messages SET due_at = id`) // in this order
+	var entered atomic.Int32
+	goOn := make(chan struct{})
+	durable := quick(b.store)
+	durable.Concurrency = 2
+	s := b.start(durable, silent(func(msg *message.Message) error {
+		if slices.Contains(uuids(stored), msg.UUID) {
+			entered.Add(1)
+			<-goOn
+		}
+		return nil
+	}))
+	defer close(goOn)
+	leased := func() int { return b.count(`SELECT COUNT(*) FROM millrace_messages WHERE lease_token <> 0`) }
+	goOn <- struct{}{}
+	others := len(stored) - 1
+	rig.Eventually(b, "the last one is taken", func() bool { return int(entered.Load()) == others && b.rows() == others && leased() == others })
+	require.NoError(b, admin.New(b.process()).Pause(b.Context(), consumer, 0, ada))
+	rig.Eventually(b, "what arrives is stored", func() bool { return s.deliver(newMessage()) && b.rows() > others })
+	goOn <- struct{}{}
+	rig.Eventually(b, "the last one is put back", func() bool { return leased() == others-2 })
+	assert.Equal(b, others, int(entered.Load()))
 }

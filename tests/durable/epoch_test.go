@@ -13,7 +13,9 @@ import (
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/pubsub"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
+	"github.com/millrace-go/millrace/tests/servers"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
 
@@ -49,6 +51,26 @@ var epochBodies = []testdb.Body{
 		})
 		assert.Equal(t, []int{1, 1, 1}, []int{b.open(admin.Parked), b.open(admin.FailedTerminal), b.open(admin.InProgress)})
 		assert.Equal(t, 0, b.effects(states[admin.InProgress]), "somebody has it")
+	})},
+	{Name: "an epoch that is raised on a slow database", Why: "what has moved in time is committed, however much is left",
+		Run: wired(func(t *testing.T, b *bed, wire *servers.Wire, durable pubsub.Durable, _ *rig.Events) {
+			b.storeIn(inbox.QueueConfig{}, newMessages(100)...)
+			wire.Slow(20 * time.Millisecond)
+			queue := rig.Queue(t, durable.Store, inbox.QueueConfig{Consumer: consumer, Epoch: 1})
+			rig.Eventually(b, "the first ones are delivered", func() bool { return len(rig.Take(t, queue, 10)) > 0 })
+		})},
+	{Name: "a message that cannot move to a raised epoch", Why: "others are delivered, and the log says so; in an order they wait", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		b.storeIn(inbox.QueueConfig{}, newMessage())
+		pool, events := faults.Open(t, b.db), &rig.Events{}
+		pool.Set(faults.Plan{Before: faults.At("SET due_at = CASE status WHEN 7", func() error { return errFault })})
+		store := rig.NewStore(t, pool.DB, inbox.Config{Logger: events})
+		queue := rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer, Epoch: 1})
+		require.NoError(t, queue.Put(t.Context(), "orders", newMessage()))
+		assert.Len(t, rig.Take(t, queue, 10), 1)
+		assert.Equal(t, 1, events.Said("could not be moved to the new one; retrying: "))
+		ordered := rig.Queue(t, store, inbox.QueueConfig{Consumer: consumer, Epoch: 1, OrderKey: func(*message.Message) (string, error) { return "", nil }})
+		_, _, err := ordered.Take(t.Context(), 10, time.Second)
+		require.ErrorIs(t, err, errFault)
 	})},
 	{Name: "a failed message in a raised epoch", Why: "its claim moves with it: a late copy does not run beside it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		var failing atomic.Bool

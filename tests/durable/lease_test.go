@@ -138,6 +138,25 @@ var leaseBodies = []testdb.Body{
 		require.NoError(t, queue.Extend(ctx, taken))
 		assert.Equal(t, 2, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE due_at > 1`))
 	})},
+	{Name: "many messages under leases of their own", Why: "they are renewed together, and those of which the database heard stay so", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		const slice = 500
+		queue := b.storeIn(inbox.QueueConfig{}, newMessages(slice+1)...)
+		taken := append(append(rig.Take(t, queue, 1), rig.Take(t, queue, 1)...), rig.Take(t, queue, slice)...)
+		require.Len(t, taken, slice+1)
+		b.db.Do(t, `UPDATE millrace_messages SET due_at = 1`)
+		pool, calls := faults.Open(t, b.db), 0
+		pool.Set(faults.Plan{Before: faults.At("UPDATE", func() error {
+			if calls++; calls == 2 {
+				return errFault
+			}
+			return nil
+		})})
+		elsewhere := rig.Queue(t, b.newStore(pool.DB), inbox.QueueConfig{Consumer: consumer})
+		require.ErrorIs(t, elsewhere.Extend(t.Context(), taken), errFault)
+		assert.Equal(t, slice, b.count(`SELECT COUNT(*) FROM millrace_messages WHERE due_at > 1`))
+		require.NoError(t, queue.Finish(t.Context(), taken...))
+		assert.Zero(t, b.rows())
+	})},
 	{Name: "a process that gives no answer", Why: "its messages are tried one by one, each counted before, and only the one that ends it is parked",
 		Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 			all := newMessages(5)

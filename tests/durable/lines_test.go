@@ -130,6 +130,13 @@ var lineBodies = []testdb.Body{
 			place = 0
 		}
 	})},
+	{Name: "a message in a line that is kept because its NotBefore panicked", Why: "it leaves the line: nobody has tried it", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		bad, good := newMessage(), newMessage()
+		b.takes(b.storeIn(inbox.QueueConfig{
+			OrderKey:  func(*message.Message) (string, error) { return "a", nil },
+			NotBefore: func(msg *message.Message) time.Time { trip(msg.UUID == bad.UUID); return time.Time{} },
+		}, bad, good), 1)
+	})},
 	{Name: "a line whose queue has no OrderKey any more", Why: "it stays in order, and a look is as short as before", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.leave(longLine, func(n int) *message.Message { return stands("a", n) })
 		pool := faults.Open(t, b.db)

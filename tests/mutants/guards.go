@@ -106,7 +106,7 @@ var guards = []mutant{
 	{
 		name: "keyless: order what has no order", file: "inbox/queue_keyless.go",
 		by:  guard{"./tests/durable", "TestMessagesWithoutAKey/^an_order_key_that_cannot_be_had$/sqlite"},
-		old: "a.status, a.delay = stored.FailedTerminal, stored.Never\n", new: "a.delay = stored.Never\n",
+		old: "a.status, a.delay, a.orderKey = stored.FailedTerminal, stored.Never, nil\n", new: "a.delay, a.orderKey = stored.Never, nil\n",
 	},
 	{
 		name: "plugin: refuse who needs none", file: "inbox/claim_attend.go",
