@@ -184,6 +184,7 @@ func TestCheckFindsWhatTheConnectionStringSpoils(t *testing.T) {
 		{"postgres", "default_transaction_isolation", "serializable", "warning default_transaction_isolation"},
 		{"mysql", "tx_read_only", "1", "error tx_read_only"},
 		{"mysql", "autocommit", "0", "error autocommit"},
+		{"mysql", "completion_type", "'CHAIN'", "error completion_type"},
 		{"mysql", "sql_mode", "''", "warning sql_mode"},
 		{"mysql", "tx_isolation", "'SERIALIZABLE'", "warning tx_isolation"},
 		{"mysql", "sql_safe_updates", "1", "error sql_safe_updates"},
