@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -200,6 +201,16 @@ func TestCheckFindsWhatTheConnectionStringSpoils(t *testing.T) {
 			assert.Equal(t, strings.Join(called(db, []string{c.want}), ", "), strings.Join(subjects(check(t, documented(t, db, c.name, c.value), inbox.Config{})), ", "))
 		})
 	}
+}
+
+func TestCheckFindsAttachedFiles(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "sqlite").Open(t, testdb.Pool(1))
+	migrate(t, db, inbox.Config{})
+	db.Do(t, `ATTACH ? AS app`, filepath.Join(t.TempDir(), "app.db"))
+	found := check(t, db, inbox.Config{})
+	require.Equal(t, []string{"warning attached"}, subjects(found))
+	assert.Contains(t, found[0].Problem, "app")
 }
 
 func TestCheckFindsModesOfMariaDB(t *testing.T) {
