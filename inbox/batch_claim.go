@@ -247,7 +247,7 @@ func (b *batches) patiently(span *span, tx *sqlx.Tx, statement string, args []an
 		return 0, ErrInProgress
 	}
 	n, err := database.Affected(tx.ExecContext(span.tx, statement, args...))
-	if !span.resume() { // the wait took too long, which ended the transaction
+	if !span.resume() || dialect.Cut(err) { // the wait took too long, which ended the transaction
 		return 0, ErrInProgress
 	}
 	return n, err

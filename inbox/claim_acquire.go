@@ -356,21 +356,24 @@ func (cl *claim) claimKey(span *span, tx *sqlx.Tx, what move) (won bool, err err
 
 // execClaim runs a claiming statement and reports whether it changed a row.
 func (cl *claim) execClaim(span *span, tx *sqlx.Tx, statement string, args ...any) (won bool, err error) {
-	rows, err := cl.execPatiently(span, tx, statement, args...)
+	rows, err := cl.execPatiently(span, tx, ErrInProgress, statement, args...)
 	return rows == 1, err
 }
 
 // execPatiently runs a claiming statement and returns how many rows it changed. While another transaction
-// holds the key it waits, at most TwinWait over all tries.
-func (cl *claim) execPatiently(span *span, tx *sqlx.Tx, statement string, args ...any) (rows int64, err error) {
+// holds the key it waits, at most TwinWait over all tries, and then returns late.
+func (cl *claim) execPatiently(span *span, tx *sqlx.Tx, late error, statement string, args ...any) (rows int64, err error) {
 	began := time.Now()
 	defer func() { cl.twinSpent += time.Since(began) }()
 	if !span.wait(cl.consumer.config.TwinWait - cl.twinSpent) {
-		return 0, ErrInProgress
+		return 0, late
 	}
 	result, err := tx.ExecContext(span.tx, statement, args...)
-	if !span.resume() { // the wait took too long, which ended the transaction
-		return 0, ErrInProgress
+	switch {
+	case !span.resume(): // the wait took too long, which ended the transaction
+		return 0, late
+	case dialect.Cut(err):
+		return 0, cutShort(late, err)
 	}
 	if err == nil {
 		rows, err = result.RowsAffected()

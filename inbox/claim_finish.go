@@ -70,7 +70,7 @@ func (cl *claim) answeredEarly() bool {
 func (cl *claim) finish(produced []*message.Message) error {
 	cl.ambient.Reclaim()
 	// Not with the handler's context: a closing router must not undo a finished run.
-	err := cl.sealAndWrite(ambient.With(cl.span.tx, cl.ambient), produced, lateHeld)
+	err := cl.unlessBusy(cl.sealAndWrite(ambient.With(cl.span.tx, cl.ambient), produced, lateHeld))
 	if err == nil {
 		cl.ambient.End()
 		err = sql.ErrTxDone // past Timeout no COMMIT is sent, so nothing is in doubt
@@ -102,6 +102,19 @@ func (cl *claim) finish(produced []*message.Message) error {
 		return err
 	}
 	return cl.reportLostTx()
+}
+
+// errBusy says why a driver takes no statement of ours.
+var errBusy = errors.New("rows of a query are open in the transaction, or a statement runs there: close rows, and wait for statements, " +
+	"before the handler returns")
+
+// unlessBusy returns err, of a statement after the handler, or errBusy if the handler is to blame: a driver may call a connection
+// bad that is in use.
+func (cl *claim) unlessBusy(err error) error {
+	if dialect.Classify(err) == dialect.Unavailable && cl.tx.Busy() {
+		return fmt.Errorf("%w (%v)", errBusy, err) //nolint:errorlint // the database is not to blame
+	}
+	return err
 }
 
 // notCommitted notes what an error of COMMIT says: a conflict is a refusal, and most others leave it open whether
@@ -215,7 +228,7 @@ func (cl *claim) Rollback(cause error) error {
 		lost = dialect.Classify(err) == dialect.Unavailable
 	}
 	cause = cl.reportRefusedWrites(cl.lateness(cause))
-	if lost && !errors.Is(cause, context.DeadlineExceeded) { // past a deadline, the driver itself closes the connection
+	if lost && !errors.Is(cause, context.DeadlineExceeded) && !errors.Is(cause, errBusy) { // past a deadline, the driver itself closes the connection
 		cause = disconnected(cause)
 	}
 	reopened := false

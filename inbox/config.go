@@ -40,7 +40,8 @@ type Config struct {
 	// what the driver, or else the server, says.
 	Dialect string
 
-	// Schema is the PostgreSQL schema of the tables. Defaults to the connection's search path.
+	// Schema is the PostgreSQL schema of the tables. Defaults to the connection's search path. Set it, as in
+	// outbox.Config, where anything changes the search path, such as a handler or OnBegin.
 	Schema string
 
 	// TablePrefix starts every table's name. Defaults to "millrace_".

@@ -126,6 +126,8 @@ func (c *claimConsumer) begin(ctx context.Context, consumer int32, firsts []vers
 		return nil
 	case late, dialect.Classify(err) == dialect.Contention:
 		return &lockedError{firsts[0].Aggregate, patience}
+	case dialect.Cut(err) && bounded.Err() == nil:
+		return cutShort(&lockedError{firsts[0].Aggregate, patience}, err)
 	}
 	return fmt.Errorf("record where %d aggregates begin: %w", len(firsts), err)
 }

@@ -24,8 +24,12 @@ func (cl *claim) lockPatiently(g *gate, versions []versioned) (rows []stored.Agg
 	patience := cl.consumer.config.gatePatience()
 	waits := cl.span.wait(patience)
 	rows, err = cl.lock(g, versions)
-	if waits && !cl.span.resume() {
-		return nil, &lockedError{versions[min(len(rows), len(versions)-1)].Aggregate, patience}
+	locked := &lockedError{versions[min(len(rows), len(versions)-1)].Aggregate, patience}
+	switch {
+	case waits && !cl.span.resume():
+		return nil, locked
+	case waits && dialect.Cut(err):
+		return nil, cutShort(locked, err)
 	}
 	return rows, err
 }
@@ -62,6 +66,12 @@ func (e *lockedError) Error() string {
 }
 
 func (e *lockedError) Is(target error) bool { return target == ErrInProgress } //nolint:errorlint // errors.Is unwraps
+
+// cutShort returns late, with which a wait for another process ends, for a wait that the server ended earlier: statement_timeout
+// and the like may be below TwinWait. err says nothing else about the server, so its kind is left out.
+func cutShort(late, err error) error {
+	return fmt.Errorf("%w; the server ended the wait before that: %v", late, err) //nolint:errorlint // as the comment says
+}
 
 // inTheWay reports whether err says that other transactions kept the message from its handler. Then
 // it sends the message back to its source, which does not count as an attempt.

@@ -2,7 +2,6 @@ package inbox
 
 import (
 	"context"
-	"errors"
 
 	"github.com/jmoiron/sqlx"
 )
@@ -49,11 +48,9 @@ func (cl *claim) nextStep() (next *step) {
 // claimAndStep claims the key and takes the step, and reports whether the key is now ours.
 func (cl *claim) claimAndStep(span *span, tx *sqlx.Tx) (won bool, err error) {
 	d, v := cl.delivery, cl.step.versioned
-	rows, err := cl.execPatiently(span, tx, cl.consumer.store.dialect.Gate.ClaimAndAdvance,
+	late := &lockedError{v.Aggregate, cl.consumer.config.TwinWait}
+	rows, err := cl.execPatiently(span, tx, late, cl.consumer.store.dialect.Gate.ClaimAndAdvance,
 		cl.id32, d.id, d.hash, d.token, v.Number, v.id, v.Number-1)
-	if errors.Is(err, ErrInProgress) {
-		return false, &lockedError{v.Aggregate, cl.consumer.config.TwinWait}
-	}
 	cl.step.taken = rows == 2
 	return rows > 0, err
 }

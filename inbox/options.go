@@ -83,7 +83,8 @@ type Options struct {
 
 	// OnBegin runs first in each handler's transaction, for instance to set a tenant. It runs for a
 	// message that a VersionGate then holds or parks, too, whose transaction is committed, and again
-	// when that message is handled: set up the transaction here, and let the handler write.
+	// when that message is handled: set up the transaction here, and let the handler write. Settings must end with
+	// the transaction, as those of SET LOCAL do. For a search path set [Config.Schema], and never send USE.
 	OnBegin func(ctx context.Context, tx *sqlx.Tx, msg *message.Message) error
 
 	// RequireTx refuses a success of a handler that neither took inbox.Tx nor produced messages, with

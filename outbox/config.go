@@ -20,7 +20,8 @@ type Config struct {
 	// to what the driver, or else the server, says.
 	Dialect string
 
-	// Schema is the PostgreSQL schema of the tables. Defaults to the connection's search path.
+	// Schema is the PostgreSQL schema of the tables. Defaults to the connection's search path. Set it, as in
+	// inbox.Config, where anything changes the search path, such as a handler or OnBegin.
 	Schema string
 
 	// TablePrefix starts every table's name. Defaults to "millrace_".

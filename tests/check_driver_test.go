@@ -31,6 +31,20 @@ func TestCheckFindsMultiStatements(t *testing.T) {
 	assert.Equal(t, []string{"warning multiStatements"}, subjects(check(t, pool, inbox.Config{})))
 }
 
+// pgx has results as texts in this mode, and reads bytes in one form only.
+func TestCheckFindsBytesThatTheDriverCannotRead(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "postgres")
+	if db.Driver != "pgx" {
+		t.Log("it reads both forms")
+		return
+	}
+	found := check(t, documented(t, db, "bytea_output", "escape", "default_query_exec_mode", "exec"), inbox.Config{})
+	require.Equal(t, []string{"error driver"}, subjects(found))
+	assert.Contains(t, found[0].Remedy, "bytea_output")
+	assert.Empty(t, check(t, documented(t, db, "bytea_output", "escape"), inbox.Config{}))
+}
+
 // lateConn has no connection before the deadline, which the dialer's timer says, not the context's.
 type lateConn struct{ driver.Connector }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -184,6 +185,7 @@ func TestCheckFindsWhatTheConnectionStringSpoils(t *testing.T) {
 		{"postgres", "default_transaction_isolation", "serializable", "warning default_transaction_isolation"},
 		{"mysql", "tx_read_only", "1", "error tx_read_only"},
 		{"mysql", "autocommit", "0", "error autocommit"},
+		{"mysql", "completion_type", "'CHAIN'", "error completion_type"},
 		{"mysql", "sql_mode", "''", "warning sql_mode"},
 		{"mysql", "tx_isolation", "'SERIALIZABLE'", "warning tx_isolation"},
 		{"mysql", "sql_safe_updates", "1", "error sql_safe_updates"},
@@ -199,6 +201,16 @@ func TestCheckFindsWhatTheConnectionStringSpoils(t *testing.T) {
 			assert.Equal(t, strings.Join(called(db, []string{c.want}), ", "), strings.Join(subjects(check(t, documented(t, db, c.name, c.value), inbox.Config{})), ", "))
 		})
 	}
+}
+
+func TestCheckFindsAttachedFiles(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "sqlite").Open(t, testdb.Pool(1))
+	migrate(t, db, inbox.Config{})
+	db.Do(t, `ATTACH ? AS app`, filepath.Join(t.TempDir(), "app.db"))
+	found := check(t, db, inbox.Config{})
+	require.Equal(t, []string{"warning attached"}, subjects(found))
+	assert.Contains(t, found[0].Problem, "app")
 }
 
 func TestCheckFindsModesOfMariaDB(t *testing.T) {

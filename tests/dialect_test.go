@@ -2,6 +2,7 @@ package tests_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"regexp"
@@ -356,4 +357,26 @@ func TestTablesMayHaveASchema(t *testing.T) {
 	handleTwice(t, db.DB, config)
 	assert.Empty(t, check(t, documented(t, db), config))
 	assert.Zero(t, db.Count(t, `SELECT COUNT(*) FROM pg_tables WHERE tablename LIKE 'millrace%' AND schemaname <> 'messaging'`))
+}
+
+// A Store with a schema finds its tables whatever the search path is.
+func TestATenantsSchema(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, testdb.On(t, "postgres"))
+	b.exec(`CREATE SCHEMA tenant`)
+	b.exec(`CREATE TABLE tenant.effects (LIKE public.effects)`)
+	store := b.newStore(b.db.DB, inbox.Config{Schema: "public"})
+	h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+		return nil, errors.Join(apply(msg.Context(), msg.UUID), inbox.SetResult(msg.Context(), "found"))
+	}, on(store), func(i *millrace.Inbox) {
+		i.OnBegin = func(ctx context.Context, tx *sqlx.Tx, _ *message.Message) error {
+			_, err := tx.ExecContext(ctx, `SET LOCAL search_path TO tenant`)
+			return err
+		}
+	})
+	msg := newMessage("x")
+	must(t, h, again(msg))
+	must(t, h, again(msg))
+	assert.Zero(t, b.effects())
+	assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM tenant.effects`))
 }

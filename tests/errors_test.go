@@ -68,6 +68,21 @@ func TestErrorsAreKnownForWhatTheyAre(t *testing.T) {
 			assert.Equal(t, dialect.Contention, classified(t, err))
 			require.NoError(t, holder.Rollback())
 		})
+		t.Run("limit of a statement", func(t *testing.T) {
+			limit := map[string]string{"postgres": `SET statement_timeout = 50`, "mysql": `SET max_statement_time = 0.05`}[db.Dialect]
+			if limit == "" || db.MySQL() {
+				return // MySQL has one for reads alone
+			}
+			waiter := db.Open(t, testdb.Pool(1))
+			waiter.Do(t, limit)
+			holder := begin(t, db)
+			_, err := holder.ExecContext(t.Context(), `UPDATE things SET n = 1 WHERE id = 1`)
+			require.NoError(t, err)
+			_, err = waiter.ExecContext(t.Context(), `UPDATE things SET n = 2 WHERE id = 1`)
+			assert.Equal(t, dialect.Other, classified(t, err))
+			assert.True(t, dialect.Cut(fmt.Errorf("wrapped: %w", err)))
+			require.NoError(t, holder.Rollback())
+		})
 		if db.Dialect == "sqlite" {
 			return // it has no deadlocks between writers, and no connections to lose
 		}

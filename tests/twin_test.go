@@ -114,6 +114,22 @@ var twinBodies = []testdb.Body{
 		require.NoError(t, err)
 		assert.Equal(t, 1, b.effects())
 	}},
+	{Name: "the server ends the wait of a copy", Why: "as with a statement_timeout below TwinWait; the copy was not handled", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		if b.db.Dialect == "sqlite" {
+			return // its writers wait in BEGIN, for busy_timeout
+		}
+		h, running, goOn := rig.Halted(effect)
+		msg := newMessage("x")
+		first := rig.Handle(b.inbox(h), again(msg))
+		<-running
+		second := rig.Handle(b.inbox(effect, on(b.process())), again(msg))
+		b.db.CutWait(t, "INTO millrace_claims")
+		require.ErrorIs(t, <-second, inbox.ErrInProgress)
+		assert.Zero(t, b.events.Count("outage"))
+		goOn()
+		require.NoError(t, <-first)
+		assert.Equal(t, 1, b.effects())
+	})},
 	{Name: "a claim purged between conflict and lookup", Why: "the lookup can find nothing: look again, bounded", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		pool := faults.Open(t, b.db)
 		h := b.inbox(effect, on(b.newStore(pool.DB, inbox.Config{})))

@@ -30,6 +30,10 @@ func (c *Checkup) mysql() {
 		c.fail("autocommit", "it is OFF: writes outside a transaction are never committed, and reads see old rows",
 			"remove autocommit=0 from the connection string, or set it to 1 on the server")
 	}
+	if after := v["completion_type"]; after != "" && after != "NO_CHAIN" {
+		c.fail("completion_type", fmt.Sprintf("it is %s: COMMIT begins another transaction, in which later writes are lost, or closes the connection", after),
+			"remove it from the connection string, or set it to NO_CHAIN on the server")
+	}
 	if v["sql_safe_updates"] == "ON" {
 		c.fail("sql_safe_updates", "it is ON: the server refuses the migrations, and statements that purge",
 			"remove sql_safe_updates=1 from the connection string, or set it to OFF on the server")

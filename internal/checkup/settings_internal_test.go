@@ -122,6 +122,8 @@ func TestCheckJudgesSettingsOfMySQL(t *testing.T) {
 		{set{"innodb_read_only": "ON"}, []string{"error innodb_read_only"}, "primary"},
 		{set{"transaction_read_only": "ON"}, []string{"error transaction_read_only"}, "connection string"},
 		{set{"autocommit": "OFF"}, []string{"error autocommit"}, "autocommit=0"},
+		{set{"completion_type": "NO_CHAIN"}, []string{}, ""},
+		{set{"completion_type": "RELEASE"}, []string{"error completion_type"}, "NO_CHAIN"},
 		{set{"sql_safe_updates": "ON"}, []string{"error sql_safe_updates"}, "sql_safe_updates=1"},
 		{set{"sql_select_limit": "9999", "autocommit": "OFF"}, []string{"error sql_select_limit"}, "10000"},
 		{set{"sql_select_limit": "10000"}, []string{}, ""},

@@ -30,6 +30,10 @@ func (c *Checkup) sqlite() {
 		c.warn("synchronous", "it is NORMAL: in WAL mode a commit reaches the disk only later, and when power fails "+
 			"messages that were acked can lose their effects", sqliteRemedy("synchronous", "FULL"))
 	}
+	if files := v["attached"]; files != "" {
+		c.warn("attached", fmt.Sprintf("the connection has attached other files (%s): in WAL mode SQLite commits each file by itself, "+
+			"so a crash can keep a claim and lose what its handler wrote into them", files), "let handlers write into the file of the inbox alone")
+	}
 	if wait := v.number("busy_timeout"); wait < 1000 {
 		c.warn("busy_timeout", fmt.Sprintf("it is %d milliseconds: while another process writes, a claim fails at once", wait),
 			sqliteRemedy("busy_timeout", "10000"))

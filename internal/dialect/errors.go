@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -67,6 +68,23 @@ func Denied(err error) bool {
 		}
 	}
 	return false
+}
+
+// Cut reports whether err says that the server ended a statement that was at work: at a limit such as statement_timeout or
+// max_statement_time, or because somebody cancelled it. Some drivers return such an error at the end of a context, too.
+func Cut(err error) bool {
+	switch e := err.(type) { //nolint:errorlint // walks the tree itself
+	case nil:
+		return false
+	case interface{ SQLState() string }:
+		return e.SQLState() == "57014"
+	case interface{ Unwrap() []error }:
+		return slices.ContainsFunc(e.Unwrap(), Cut)
+	}
+	if code, ok := number(err); ok {
+		return !ofSQLite(err) && (code == 1317 || code == 1969 || code == 3024)
+	}
+	return Cut(errors.Unwrap(err))
 }
 
 // NotHeld reports whether err says that FailUnlessHeld found no claim: its number is out of range.

@@ -29,7 +29,7 @@ var mysql = Dialect{
 		SHOW VARIABLES
 		WHERE Variable_name IN ('transaction_isolation', 'tx_isolation', 'innodb_flush_log_at_trx_commit', 'sync_binlog', 'innodb_doublewrite',
 			'log_bin', 'innodb_lock_wait_timeout', 'idle_write_transaction_timeout', 'idle_transaction_timeout',
-			'wait_timeout', 'max_connections', 'max_allowed_packet', 'sql_mode', 'read_only', 'version', 'autocommit',
+			'wait_timeout', 'max_connections', 'max_allowed_packet', 'sql_mode', 'read_only', 'version', 'autocommit', 'completion_type',
 			'innodb_read_only', 'tx_read_only', 'transaction_read_only', 'binlog_format', 'sql_safe_updates',
 			'wsrep_provider', 'wsrep_on', 'wsrep_sync_wait', 'sql_select_limit',
 			'character_set_client', 'character_set_connection', 'character_set_results')`,

@@ -19,6 +19,7 @@ var sqlite = Dialect{
 		UNION ALL SELECT 'busy_timeout', CAST(timeout AS TEXT) FROM pragma_busy_timeout
 		UNION ALL SELECT 'query_only', CAST(query_only AS TEXT) FROM pragma_query_only
 		UNION ALL SELECT 'file', COALESCE(file, '') FROM pragma_database_list WHERE name = 'main'
+		UNION ALL SELECT 'attached', COALESCE(GROUP_CONCAT(name, ', '), '') FROM pragma_database_list WHERE name NOT IN ('main', 'temp')
 		UNION ALL SELECT 'version', sqlite_version()`,
 	SelectBackend: `SELECT ''`,
 	SelectRole:    `SELECT ''`,

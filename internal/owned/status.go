@@ -3,6 +3,7 @@ package owned
 import (
 	"database/sql/driver"
 	"reflect"
+	"sync"
 )
 
 // Ended reports whether the server has told the driver that the connection has no open transaction,
@@ -19,6 +20,21 @@ func (t *Tx) Ended() bool {
 		return nil
 	})
 	return ended
+}
+
+// Busy reports whether rows of a query in the transaction are open, or a statement runs. As long, database/sql holds a lock
+// for reading, in an unexported field. The connection cannot have another statement then, and some drivers call it bad.
+func (t *Tx) Busy() bool {
+	f := reflect.ValueOf(t.Tx.Tx).Elem().FieldByName("closemu")
+	if !f.IsValid() || f.Type() != reflect.TypeFor[sync.RWMutex]() {
+		return false
+	}
+	inUse := (*sync.RWMutex)(f.Addr().UnsafePointer()) //nolint:gosec // it has the type
+	if inUse.TryLock() {
+		inUse.Unlock()
+		return false
+	}
+	return true
 }
 
 // status is what the server last said of the transaction on a connection.

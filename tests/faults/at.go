@@ -34,6 +34,14 @@ func Deadlock(dialect string) error {
 	return &pgconn.PgError{Code: "40P01", Message: "deadlock detected"}
 }
 
+// Limit is an error by which PostgreSQL or MariaDB says that a statement reached its limit of time.
+func Limit(dialect string) error {
+	if dialect == "mysql" {
+		return &mysql.MySQLError{Number: 1969, Message: "Query execution was interrupted (max_statement_time exceeded)"}
+	}
+	return &pgconn.PgError{Code: "57014", Message: "canceling statement due to statement timeout"}
+}
+
 type sqliteBusy struct{}
 
 func (sqliteBusy) Error() string { return "database is locked" }

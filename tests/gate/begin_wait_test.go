@@ -52,6 +52,8 @@ var beginBodies = []testdb.Body{
 				} else if tries == 1 { // TwinWait is over
 					<-ctx.Done()
 					return ctx.Err()
+				} else if tries == 2 { // the server ends the wait before that
+					return faults.Limit(b.db.Dialect)
 				}
 				return faults.Deadlock(b.db.Dialect)
 			}))

@@ -74,6 +74,34 @@ func TestWaitingForAnAggregateOfAnotherProcess(t *testing.T) {
 	})
 }
 
+// A server may end the wait before TwinWait, as with statement_timeout: that is no attempt either.
+func TestAServerThatEndsTheWaitForAnAggregate(t *testing.T) {
+	t.Parallel()
+	eachServer(t, func(t *testing.T, b *bed) {
+		store := b.process()
+		h := b.gated(store, millrace.VersionGate{}, handler)
+		must(t, h, change("b", 1)) // from now on PostgreSQL may advance an aggregate with the claim
+		must(t, b.gated(b.store, millrace.VersionGate{}, handler), change("a", 1))
+		finish := b.slowly(millrace.VersionGate{}, handler, change("a", 2))
+		queue := rig.Queue(b, store, inbox.QueueConfig{Consumer: consumer, MinBackoff: time.Millisecond, MaxAttempts: 1})
+		require.NoError(t, queue.Put(t.Context(), "changes", change("a", 3)))
+		leased := rig.Take(b, queue, 1)[0]
+		msg, err := leased.Message(t.Context())
+		require.NoError(t, err)
+		for _, msg := range []*message.Message{change("a", 3), msg} {
+			ended := rig.Handle(h, msg)
+			b.db.CutWait(t, "millrace_versions")
+			err := <-ended
+			require.ErrorIs(t, err, inbox.ErrInProgress)
+			require.ErrorContains(t, err, `aggregate "a"`)
+		}
+		require.NoError(t, leased.Fail(t.Context()))
+		assert.Equal(t, inbox.ReasonNotTried, b.events.Last("retried").Reason)
+		assert.Zero(t, b.events.Count("failed"))
+		require.NoError(t, finish())
+	})
+}
+
 // isTold delivers msg until an error names the aggregate: with a short TwinWait, the claim may be too slow.
 func (b *bed) isTold(h message.HandlerFunc, msg *message.Message) {
 	b.Helper()

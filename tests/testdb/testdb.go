@@ -248,3 +248,15 @@ func (db *DB) UntilWaiting(t testing.TB, n int, part string) {
 		rig.Eventually(t, fmt.Sprintf("%d statements wait for a lock", n), func() bool { return db.Waiting(t, part) >= n })
 	}
 }
+
+// CutWait waits until a statement is [DB.Waiting], and has the server end it, as a limit such as statement_timeout does.
+func (db *DB) CutWait(t testing.TB, part string) {
+	t.Helper()
+	db.UntilWaiting(t, 1, part)
+	if db.Dialect == "postgres" {
+		db.Do(t, `SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()`)
+		return
+	}
+	id := db.Count(t, `SELECT MIN(ID) FROM `+db.Processes()+` WHERE DB = DATABASE() AND ID <> CONNECTION_ID() AND INFO LIKE '%`+part+`%'`)
+	db.Do(t, fmt.Sprint("KILL QUERY ", id))
+}
