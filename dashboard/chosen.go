@@ -122,7 +122,7 @@ func (h *Handler) toRedispatch(v *visit, rows []string) (all []chosen, err error
 		switch {
 		case errors.Is(err, inbox.ErrNotFound):
 			c.Why = "It is settled: what the handler returned is published."
-		case errors.Is(err, inbox.ErrUnavailable), v.r.Context().Err() != nil:
+		case o.StoredAt.IsZero() && errors.Is(err, inbox.ErrUnavailable), v.r.Context().Err() != nil: // else it is its codec's server
 			return nil, err
 		case err != nil:
 			c.Why = "It cannot be read: " + err.Error()

@@ -1,12 +1,14 @@
 package dashboard
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
 	"github.com/millrace-go/millrace/inbox"
-	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/internal/stored"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -19,9 +21,9 @@ type outboxPage struct {
 	Parked    []outbox.Parked
 	First     string
 	Next      string
-	Unsettled []admin.UnsettledOutcome
-	Sends     bool // an operator can have them sent
-	Unread    bool // some outcomes cannot be read; the log says which
+	Unsettled []stored.Unsettled // their messages without payloads
+	Sends     bool               // an operator can have them sent
+	Unread    bool               // some outcomes cannot be read; the log says which
 }
 
 // settleTime is the age from which an outcome may need attention.
@@ -34,13 +36,32 @@ func (h *Handler) outbox(v *visit) (any, error) {
 			return nil, err
 		}
 	}
-	var err error
-	p.Unsettled, err = h.ops.Unsettled(v.r.Context(), admin.ConsumerFilter{}, settleTime, pageSize)
-	if err != nil && v.r.Context().Err() == nil && !errors.Is(err, inbox.ErrUnavailable) {
-		h.config.Logger.Error("dashboard: outcomes cannot be read", err, nil)
-		p.Unread, err = true, nil
+	return p, p.fillUnsettled(v.r.Context(), h)
+}
+
+// fillUnsettled opens no payload.
+func (p *outboxPage) fillUnsettled(ctx context.Context, h *Handler) error {
+	inner := h.store.Internals()
+	listed, err := inner.Unsettled(ctx, stored.UnsettledFilter{Age: settleTime}, pageSize)
+	var problems []error
+	for _, o := range listed {
+		kept, err := inner.KeptOutcome(ctx, o)
+		if errors.Is(err, inbox.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if o.Messages, err = inner.OutcomeOutline(kept); err != nil {
+			problems = append(problems, fmt.Errorf("outcome of consumer %q, message %q: %w", o.Consumer, o.MessageID, err))
+			continue
+		}
+		p.Unsettled = append(p.Unsettled, o)
 	}
-	return p, err
+	if p.Unread = len(problems) > 0; p.Unread {
+		h.config.Logger.Error("dashboard: outcomes cannot be read", errors.Join(problems...), nil)
+	}
+	return err
 }
 
 func (p *outboxPage) fill(v *visit, out *outbox.Publisher) error {

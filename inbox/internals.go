@@ -3,7 +3,6 @@ package inbox
 import (
 	"context"
 	"encoding/json"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -50,12 +49,22 @@ func (i Internals) OutcomeOutline(kept []byte) ([]*message.Message, error) {
 	return outlineOutcome(kept)
 }
 
-// Unsettled lists the oldest outcomes stored longer than age ago, at most limit of them, without the offset oldest,
-// and returns how many it read. It leaves out those that it cannot read, and names them in the error.
-func (i Internals) Unsettled(
-	ctx context.Context, age time.Duration, offset, limit int,
-) (outcomes []stored.Unsettled, read int, err error) {
-	return i.store.unsettledFrom(ctx, age, offset, limit)
+// Unsettled lists the oldest outcomes that f selects, at most limit of them, without their messages.
+func (i Internals) Unsettled(ctx context.Context, f stored.UnsettledFilter, limit int) ([]stored.Unsettled, error) {
+	return i.store.listUnsettled(ctx, f, 0, limit)
+}
+
+// KeptOutcome returns the messages of an outcome of Unsettled as they are stored, and [ErrNotFound] if it was settled since.
+func (i Internals) KeptOutcome(ctx context.Context, o stored.Unsettled) ([]byte, error) {
+	return i.store.keptOutcome(ctx, o)
+}
+
+// EachUnsettled reads the oldest outcomes that f selects one by one, and calls do with each that can be published, at most
+// limit of them, until do returns an error. do says whether its outcome stays. The error names those that cannot be read.
+func (i Internals) EachUnsettled(
+	ctx context.Context, f stored.UnsettledFilter, limit int, do func(stored.Unsettled) (stays bool, err error),
+) error {
+	return i.store.eachUnsettled(ctx, f, limit, do)
 }
 
 // DeleteOutcome settles an outcome in tx, and reports whether nobody had settled it before.

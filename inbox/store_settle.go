@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"sync"
@@ -145,55 +146,105 @@ type outcomeRow struct {
 	Epoch     int    `db:"epoch"`
 	ID        []byte `db:"message_id"`
 	Topic     []byte `db:"topic"`
-	Messages  []byte `db:"messages"`
 	CreatedAt int64  `db:"created_at"`
 	Age       int64  `db:"age"`
 }
 
-func (o *outcomeRow) unsettled(msgs []*message.Message) stored.Unsettled {
+func (o *outcomeRow) unsettled() stored.Unsettled {
 	return stored.Unsettled{
-		Consumer: string(o.Name), Epoch: o.Epoch, MessageID: keycode.String(o.ID),
-		Topic: string(o.Topic), Messages: msgs,
+		Consumer: string(o.Name), Epoch: o.Epoch, MessageID: keycode.String(o.ID), Topic: string(o.Topic),
 		StoredAt: time.UnixMicro(o.CreatedAt).UTC(), Age: time.Duration(o.Age) * time.Microsecond,
 		ConsumerID: o.Consumer, ID: o.ID,
 	}
 }
 
-// unsettledFrom lists the oldest outcomes stored longer than age ago, at most limit of them, without
-// the offset oldest. It leaves out those that it cannot read, and names them in the error. It also
-// returns how many rows it read.
-func (s *Store) unsettledFrom(ctx context.Context, age time.Duration, offset, limit int) (outcomes []stored.Unsettled, read int, err error) {
-	rows, err := s.outcomesFrom(ctx, age, offset, limit)
-	if err != nil {
-		return nil, 0, err
-	}
-	var problems []error
-	for _, row := range rows {
-		o, err := s.openRow(ctx, row)
-		if err != nil {
-			problems = append(problems, err)
-			continue
-		}
-		outcomes = append(outcomes, o)
-	}
-	return outcomes, len(rows), errors.Join(problems...)
-}
+// mostOutcomes is how many outcomes are listed at once.
+const mostOutcomes = 1000
 
-func (s *Store) openRow(ctx context.Context, row outcomeRow) (o stored.Unsettled, err error) {
-	msgs, err := s.openOutcome(ctx, string(row.Name), string(row.Topic), row.Messages)
-	if err != nil {
-		return o, fmt.Errorf("inbox: outcome of consumer %q, message %q: %w", row.Name, keycode.String(row.ID), err)
+// listUnsettled lists the oldest outcomes that f selects, at most limit of them, without the offset oldest. It leaves out
+// their messages: those of a page may not fit into memory.
+func (s *Store) listUnsettled(ctx context.Context, f stored.UnsettledFilter, offset, limit int) ([]stored.Unsettled, error) {
+	var name, epoch any
+	if f.Consumer != "" {
+		name = []byte(f.Consumer)
 	}
-	return row.unsettled(msgs), nil
-}
-
-func (s *Store) outcomesFrom(ctx context.Context, age time.Duration, offset, limit int) (rows []outcomeRow, err error) {
-	err = sqlx.SelectContext(ctx, s.db.Reader(ctx), &rows, s.dialect.SelectOutcomes,
-		[]byte(s.config.Namespace), age.Microseconds(), limit, offset)
+	if f.Epoch != nil {
+		epoch = *f.Epoch
+	}
+	var rows []outcomeRow
+	err := sqlx.SelectContext(ctx, s.db.Reader(ctx), &rows, s.dialect.SelectOutcomes,
+		[]byte(s.config.Namespace), name, name, epoch, epoch, f.Age.Microseconds(), limit, offset)
 	if err != nil {
 		return nil, fmt.Errorf("inbox: list outcomes: %w", database.Explain(err))
 	}
-	return rows, nil
+	listed := make([]stored.Unsettled, 0, len(rows))
+	for _, row := range rows {
+		listed = append(listed, row.unsettled())
+	}
+	return listed, nil
+}
+
+// keptOutcome returns the messages of an outcome as they are stored, and [ErrNotFound] if it was settled since it was listed.
+func (s *Store) keptOutcome(ctx context.Context, o stored.Unsettled) (kept []byte, err error) {
+	err = sqlx.GetContext(ctx, s.db.Reader(ctx), &kept, s.dialect.SelectOutcome, o.ConsumerID, o.ID)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return nil, unread(o, database.Explain(err))
+	}
+	return kept, nil
+}
+
+func (s *Store) openUnsettled(ctx context.Context, o stored.Unsettled, kept []byte) (stored.Unsettled, error) {
+	var err error
+	if o.Messages, err = s.openOutcome(ctx, o.Consumer, o.Topic, kept); err != nil {
+		return o, unread(o, err)
+	}
+	return o, nil
+}
+
+func unread(o stored.Unsettled, why error) error {
+	return fmt.Errorf("inbox: outcome of consumer %q, message %q: %w", o.Consumer, o.MessageID, why)
+}
+
+// eachUnsettled reads the oldest outcomes that f selects one by one, and calls do with each that can be published, at most
+// limit of them, until do returns an error. do says whether its outcome stays. The error names those that cannot be read.
+func (s *Store) eachUnsettled(
+	ctx context.Context, f stored.UnsettledFilter, limit int, do func(stored.Unsettled) (stays bool, err error),
+) error {
+	var problems []error
+	for stay := 0; limit > 0; {
+		size := min(limit, mostOutcomes)
+		listed, err := s.listUnsettled(ctx, f, stay, size)
+		if err != nil {
+			return errors.Join(append(problems, err)...)
+		}
+		for _, o := range listed {
+			kept, err := s.keptOutcome(ctx, o)
+			if errors.Is(err, ErrNotFound) {
+				continue
+			}
+			if err != nil {
+				return errors.Join(append(problems, err)...)
+			}
+			stays := true
+			if o, err = s.openUnsettled(ctx, o, kept); err != nil {
+				problems = append(problems, err)
+			} else if stays, err = do(o); err != nil {
+				return errors.Join(append(problems, err)...)
+			} else {
+				limit--
+			}
+			if stays {
+				stay++
+			}
+		}
+		if len(listed) < size {
+			break
+		}
+	}
+	return errors.Join(problems...)
 }
 
 // Redispatch publishes the outcomes stored longer than age ago, with the same UUIDs, bytes and
@@ -204,31 +255,38 @@ func (s *Store) outcomesFrom(ctx context.Context, age time.Duration, offset, lim
 // when ctx ends. The next call skips those that could not be sent, and once a call reaches the last
 // outcome, the call after it begins with the oldest again.
 func (s *Store) Redispatch(ctx context.Context, to message.Publisher, age time.Duration) (sent int, err error) {
-	const atOnce = 1000
 	skip := int(s.stayed.Load())
-	rows, err := s.outcomesFrom(ctx, age, skip, atOnce)
+	listed, err := s.listUnsettled(ctx, stored.UnsettledFilter{Age: age}, skip, mostOutcomes)
 	if err != nil {
 		return 0, err
 	}
 	var failures []error
 	var failing topics
-	for i, row := range rows {
-		topic := string(row.Topic)
-		if failing.leave(topic) {
+	settled := 0 // sent, or by somebody else since they were listed
+	for i, o := range listed {
+		if failing.leave(o.Topic) {
 			continue
 		}
 		if ctx.Err() != nil || failing.all() { // the next call goes on here
-			s.stayed.Store(int64(skip + i - sent))
+			s.stayed.Store(int64(skip + i - settled))
 			return sent, errors.Join(append(failures, failing.left(), ctx.Err())...)
 		}
-		o, err := s.openRow(ctx, row)
+		kept, err := s.keptOutcome(ctx, o)
+		if errors.Is(err, ErrNotFound) {
+			settled++
+			continue
+		}
+		if err != nil {
+			return sent, errors.Join(append(failures, err)...)
+		}
+		o, err := s.openUnsettled(ctx, o, kept)
 		if err != nil {
 			failures = append(failures, err)
 			continue
 		}
 		if len(o.Messages) > 0 { // else they are erased
 			err = s.counted(publishTo(to, o.Topic, o.Messages))
-			failing.tried(topic, err)
+			failing.tried(o.Topic, err)
 		}
 		if err != nil {
 			failures = append(failures, fmt.Errorf("inbox: redispatch consumer %q, message %q to %q: %w",
@@ -238,10 +296,10 @@ func (s *Store) Redispatch(ctx context.Context, to message.Publisher, age time.D
 		if err := s.deleteOutcomes(ctx, map[int32][][]byte{o.ConsumerID: {o.ID}}); err != nil {
 			return sent, errors.Join(append(failures, fmt.Errorf("inbox: redispatch: %w", database.Explain(err)))...)
 		}
-		sent++
+		sent, settled = sent+1, settled+1
 		s.log.Info("inbox: outcome redispatched", unsettledFields(o))
 	}
-	if skip += len(rows) - sent; len(rows) < atOnce {
+	if skip += len(listed) - settled; len(listed) < mostOutcomes {
 		skip = 0
 	}
 	s.stayed.Store(int64(skip))
@@ -273,15 +331,19 @@ func (s *Store) redispatch(ctx context.Context) {
 // reportUnsettled logs the oldest outcome. It opens no payload: whatever cannot be read, the outcome
 // may be missing.
 func (s *Store) reportUnsettled(ctx context.Context) {
-	old, err := s.outcomesFrom(ctx, s.config.RedispatchAfter, 0, 1)
-	if err != nil && ctx.Err() == nil {
+	old, err := s.listUnsettled(ctx, stored.UnsettledFilter{Age: s.config.RedispatchAfter}, 0, 1)
+	var kept []byte
+	if len(old) > 0 {
+		kept, err = s.keptOutcome(ctx, old[0])
+	}
+	if err != nil && ctx.Err() == nil && !errors.Is(err, ErrNotFound) {
 		s.log.Error("inbox: outcomes that may not be published could not be looked for; tried again", err, nil)
 	}
-	if len(old) == 0 {
+	if err != nil || len(old) == 0 {
 		return
 	}
-	msgs, err := outlineOutcome(old[0].Messages)
-	fields := unsettledFields(old[0].unsettled(msgs))
+	old[0].Messages, err = outlineOutcome(kept)
+	fields := unsettledFields(old[0])
 	if err != nil { // it is of a newer release
 		delete(fields, "count")
 	}

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -101,6 +102,12 @@ func (toPublisher) inTx() bool               { return false }
 func (toPublisher) only() *inbox.QueueConfig { return nil }
 
 func (t toPublisher) put(ctx context.Context, items []item, _ *admin.Operator) error {
+	for _, i := range items { // before the first of them is sent
+		if i.topic == "" {
+			return fmt.Errorf("message %q has no topic to go to: set Dead.TopicOf (--to-topic), choose others by Filter.Topic (--topic), "+
+				"or send it to its consumer alone by replay.Queue (--into)", i.msg.UUID)
+		}
+	}
 	return byTopic(items, func(topic string, items []item) error {
 		msgs := make([]*message.Message, 0, len(items))
 		for _, i := range items {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	"github.com/millrace-go/millrace/inbox/admin"
 	"github.com/millrace-go/millrace/inbox/payload"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -109,6 +110,36 @@ var redispatchBodies = []testdb.Body{
 		n, err := right.Redispatch(t.Context(), sent, 0)
 		require.NoError(t, err)
 		assert.Equal(t, []int{1, 1, 0}, []int{n, len(sent.Messages()), b.outcomesLeft()})
+	})},
+	{Name: "outcomes that change while others are sent", Why: "each is read when it is sent: together they may not fit into memory", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		change := func() {
+			b.exec(`DELETE FROM millrace_outcomes WHERE message_id = ?`, []byte("u1"))
+			b.exec(`UPDATE millrace_outcomes SET messages = ? WHERE message_id = ?`, []byte{99}, []byte("u2")) // only a newer release can read it
+		}
+		b.leftBehind(times(4, "receipts")...)
+		publisher := &deaf{fails: never}
+		publisher.call = func() {
+			if publisher.tried == 1 {
+				change()
+			}
+		}
+		sent, err := b.store.Redispatch(t.Context(), publisher, 0)
+		require.ErrorContains(t, err, "newer release")
+		assert.Equal(t, []int{2, 2, 1}, []int{sent, publisher.tried, b.outcomesLeft()})
+
+		b.exec(`DELETE FROM millrace_outcomes`)
+		b.leftBehind(times(4, "receipts")...)
+		ops, by := admin.New(b.store), admin.Operator{Name: "ada", Reason: "its process died"}
+		pace := admin.Pace{Progress: func(done int) {
+			if done == 1 {
+				change()
+			}
+		}}
+		sent, _, err = ops.RedispatchAll(t.Context(), admin.ConsumerFilter{}, 0, 10, by, &deaf{fails: never}, pace)
+		require.ErrorContains(t, err, "newer release")
+		assert.Equal(t, []int{2, 1}, []int{sent, b.outcomesLeft()})
+		_, err = ops.Unsettled(t.Context(), admin.ConsumerFilter{Consumer: "mail"}, 0, 10)
+		assert.NoError(t, err, "what another consumer has left is not read")
 	})},
 	{Name: "a context that ends while outcomes are sent", Why: "a store that closes does not wait for each", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		b.leftBehind(times(6, "receipts")...)

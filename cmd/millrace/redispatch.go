@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/internal/stored"
 	"github.com/millrace-go/millrace/outbox"
 )
 
@@ -77,7 +78,7 @@ func (r *redispatching) run(ctx context.Context, args []string) error {
 		return err
 	}
 	of := admin.ConsumerFilter{Consumer: f.Consumer, Epoch: f.Epoch}
-	found, unreadable, err := r.find(ctx, admin.New(store), of, args)
+	found, unreadable, err := r.find(ctx, store, of, args)
 	if err != nil {
 		return err
 	}
@@ -96,12 +97,12 @@ func (r *redispatching) run(ctx context.Context, args []string) error {
 
 // find returns the outcomes that the call names, and an error about those that cannot be read.
 func (r *redispatching) find(
-	ctx context.Context, ops *admin.Admin, f admin.ConsumerFilter, keys []string,
+	ctx context.Context, store *inbox.Store, f admin.ConsumerFilter, keys []string,
 ) (found []admin.UnsettledOutcome, unreadable, err error) {
 	if len(keys) > 0 {
-		return r.named(ctx, ops, f, keys)
+		return r.named(ctx, admin.New(store), f, keys)
 	}
-	found, unreadable = ops.Unsettled(ctx, f, r.age, r.limit)
+	found, unreadable = r.old(ctx, store, f)
 	switch {
 	case unavailable(unreadable), errors.Is(unreadable, inbox.ErrNotMigrated), unreadable != nil && (ctx.Err() != nil || len(found) == 0):
 		return nil, nil, unreadable
@@ -109,6 +110,21 @@ func (r *redispatching) find(
 		return nil, nil, notFoundf("no outcome was stored longer ago than %v: what handlers returned is published", r.age)
 	}
 	return found, unreadable, nil
+}
+
+// old returns all outcomes that the call takes without their payloads: together they may not fit into memory.
+func (r *redispatching) old(ctx context.Context, store *inbox.Store, f admin.ConsumerFilter) (found []admin.UnsettledOutcome, unreadable error) {
+	of := stored.UnsettledFilter{Consumer: f.Consumer, Epoch: f.Epoch, Age: r.age}
+	unreadable = store.Internals().EachUnsettled(ctx, of, r.limit, func(o stored.Unsettled) (stays bool, err error) {
+		for _, m := range o.Messages {
+			m.Payload = nil
+		}
+		found = append(found, admin.UnsettledOutcome{
+			Consumer: o.Consumer, Epoch: o.Epoch, MessageID: o.MessageID, Topic: o.Topic, Messages: o.Messages, StoredAt: o.StoredAt, Age: o.Age,
+		})
+		return true, nil
+	})
+	return found, unreadable
 }
 
 // named returns the outcomes of the messages with these keys, however many others are older.

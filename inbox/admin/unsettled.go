@@ -33,32 +33,19 @@ type UnsettledOutcome struct {
 }
 
 // Unsettled lists the oldest outcomes of the consumers that f matches, stored longer than age ago, at
-// most limit of them. It leaves out those that it cannot read, and names them in the error.
-// [Admin.Redispatch] publishes one, [inbox.Store.Redispatch] all.
+// most limit of them, which all stay in memory. It leaves out those that it cannot read, and names them in
+// the error. [Admin.Redispatch] publishes one, [inbox.Store.Redispatch] all.
 func (a *Admin) Unsettled(ctx context.Context, f ConsumerFilter, age time.Duration, limit int) ([]UnsettledOutcome, error) {
 	var found []UnsettledOutcome
-	var problems []error
-	for offset := 0; len(found) < limit; {
-		most := limit - len(found)
-		if f != (ConsumerFilter{}) {
-			most = MaxPage
-		}
-		page, read, err := a.inbox.Unsettled(ctx, age, offset, min(most, MaxPage))
-		problems = append(problems, err)
-		for _, o := range page {
-			if f.matches(o) && len(found) < limit {
-				found = append(found, unsettledOutcome(o))
-			}
-		}
-		if offset += read; read < min(most, MaxPage) {
-			break
-		}
-	}
-	return found, errors.Join(problems...)
+	err := a.inbox.EachUnsettled(ctx, f.unsettled(age), limit, func(o stored.Unsettled) (stays bool, err error) {
+		found = append(found, unsettledOutcome(o))
+		return true, nil
+	})
+	return found, err
 }
 
-func (f ConsumerFilter) matches(o stored.Unsettled) bool {
-	return (f.Consumer == "" || f.Consumer == o.Consumer) && (f.Epoch == nil || *f.Epoch == o.Epoch)
+func (f ConsumerFilter) unsettled(age time.Duration) stored.UnsettledFilter {
+	return stored.UnsettledFilter{Consumer: f.Consumer, Epoch: f.Epoch, Age: age}
 }
 
 func unsettledOutcome(o stored.Unsettled) UnsettledOutcome {
@@ -134,33 +121,34 @@ func (a *Admin) RedispatchAll(
 	}
 	bulk := pace.bulk(by, redispatchAction, f.outcomes(age))
 	began := time.Now()
-	found, err := a.Unsettled(ctx, f, age, limit)
-	problems := []error{err}
-	for _, o := range found {
-		err := pace.wait(ctx, began, outcomes)
-		if err == nil {
-			err = a.redispatch(ctx, o, to, func(tx *sqlx.Tx) error {
-				return bulk.Audit(ctx, tx, a.rows.Dialect, stored.Changed{Consumer: o.consumer, MessageID: o.id, Detail: o.detail()})
-			})
+	var failures []error
+	err = a.inbox.EachUnsettled(ctx, f.unsettled(age), limit, func(kept stored.Unsettled) (stays bool, err error) {
+		if err := pace.wait(ctx, began, outcomes); err != nil {
+			return true, err
 		}
+		o := unsettledOutcome(kept)
+		err = a.redispatch(ctx, o, to, func(tx *sqlx.Tx) error {
+			return bulk.Audit(ctx, tx, a.rows.Dialect, stored.Changed{Consumer: o.consumer, MessageID: o.id, Detail: o.detail()})
+		})
 		switch {
 		case errors.Is(err, inbox.ErrNotFound):
+			return false, nil
+		case err != nil && (ctx.Err() != nil || errors.Is(err, inbox.ErrUnavailable)):
+			return true, err
 		case err != nil:
-			problems = append(problems, err)
-		default:
-			outcomes, messages = outcomes+1, messages+len(o.Messages)
-			if pace.Progress != nil {
-				pace.Progress(outcomes)
-			}
+			failures = append(failures, err)
+			return true, nil
 		}
-		if ctx.Err() != nil || errors.Is(err, inbox.ErrUnavailable) {
-			break
+		outcomes, messages = outcomes+1, messages+len(o.Messages)
+		if pace.Progress != nil {
+			pace.Progress(outcomes)
 		}
-	}
+		return false, nil
+	})
 	if outcomes > 0 {
 		a.inbox.Decided(by, redispatchAction, watermill.LogFields{"count": messages})
 	}
-	return outcomes, messages, errors.Join(problems...)
+	return outcomes, messages, errors.Join(append(failures, err)...)
 }
 
 // outcomes says in words which outcomes f selects.

@@ -122,13 +122,18 @@ var common = Dialect{
 		DELETE FROM millrace_outcomes
 		WHERE consumer = ? AND message_id IN (?)`,
 	SelectOutcomes: `
-		SELECT o.consumer, c.name, c.epoch, o.message_id, o.topic, o.messages, o.created_at,
+		SELECT o.consumer, c.name, c.epoch, o.message_id, o.topic, o.created_at,
 			{now} - o.created_at AS age
 		FROM millrace_outcomes o
 		JOIN millrace_consumers c ON c.id = o.consumer
-		WHERE c.namespace = ? AND o.created_at <= {now} - ?
+		WHERE c.namespace = ? AND (? IS NULL OR c.name = ?) AND (? IS NULL OR c.epoch = ?)
+			AND o.created_at <= {now} - ?
 		ORDER BY o.created_at, o.consumer, o.message_id
 		LIMIT ? OFFSET ?`,
+	SelectOutcome: `
+		SELECT messages
+		FROM millrace_outcomes
+		WHERE consumer = ? AND message_id = ?`,
 	PutResult: `
 		INSERT INTO millrace_results (consumer, message_id, body)
 		VALUES (?, ?, ?)

@@ -106,7 +106,8 @@ type Dialect struct {
 	// Outcomes and results.
 	InsertOutcome  string
 	DeleteOutcomes string
-	SelectOutcomes string
+	SelectOutcomes string // without their messages
+	SelectOutcome  string
 	PutResult      string
 
 	// Open messages.

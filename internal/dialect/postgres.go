@@ -98,13 +98,14 @@ var postgres = Dialect{
 
 	// The sub-select makes the time constant for the statement, so that an index can be searched with it.
 	SelectOutcomes: `
-		SELECT o.consumer, c.name, c.epoch, o.message_id, o.topic, o.messages, o.created_at,
+		SELECT o.consumer, c.name, c.epoch, o.message_id, o.topic, o.created_at,
 			{now} - o.created_at AS age
 		FROM millrace_outcomes o
 		JOIN millrace_consumers c ON c.id = o.consumer
-		WHERE c.namespace = $1 AND o.created_at <= (SELECT {now}) - $2
+		WHERE c.namespace = $1 AND ($2::BYTEA IS NULL OR c.name = $3) AND ($4::INTEGER IS NULL OR c.epoch = $5)
+			AND o.created_at <= (SELECT {now}) - $6
 		ORDER BY o.created_at, o.consumer, o.message_id
-		LIMIT $3 OFFSET $4`,
+		LIMIT $7 OFFSET $8`,
 
 	LockExpired: `
 		SELECT c.message_id, c.processed_at, c.result

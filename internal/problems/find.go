@@ -127,7 +127,7 @@ func (f *finder) outcomes(ctx context.Context) error {
 		}
 		if keys == nil {
 			keys = make(map[string]string)
-			found, err := f.ops.Unsettled(ctx, admin.ConsumerFilter{}, OutcomeTooLong, mostOfAKind)
+			found, err := f.Store.Internals().Unsettled(ctx, stored.UnsettledFilter{Age: OutcomeTooLong}, mostOfAKind)
 			if err != nil && !legible(err) {
 				return err
 			}

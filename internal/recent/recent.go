@@ -34,25 +34,26 @@ func (s *Set) Add(key string, hash int64) {
 
 // Raise remembers key with number, unless it is remembered with a greater one.
 func (s *Set) Raise(key string, number int64) {
-	known, is := s.Get(key)
-	if !is || known < number {
-		s.raise(key, number)
+	if known, is := s.Get(key); is && known >= number {
+		return
 	}
-}
-
-func (s *Set) raise(key string, number int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.rotate(len(s.current) >= s.limit)
-	if known, is := s.current[key]; !is || known < number {
-		s.current[key] = number
+	if known, is := s.get(key); is && known >= number { // it was raised meanwhile
+		return
 	}
+	s.rotate(len(s.current) >= s.limit)
+	s.current[key] = number
 }
 
 // Get returns the hash of key, and whether key is remembered.
 func (s *Set) Get(key string) (hash int64, known bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
+	return s.get(key)
+}
+
+func (s *Set) get(key string) (hash int64, known bool) {
 	if hash, known = s.current[key]; known {
 		return hash, time.Since(s.born) < 2*s.ttl
 	}

@@ -34,7 +34,7 @@ func Place(dsn string) string {
 
 func ofURL(dsn string) string {
 	u, err := url.Parse(dsn)
-	if err != nil || strings.Contains(u.Path, "@") || u.Opaque != "" { // the password has a / that is not escaped
+	if err != nil || u.Opaque != "" || strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") { // the password has a /, ? or # that is not escaped
 		return Concealed
 	}
 	q := u.Query()
@@ -59,10 +59,18 @@ func ofSettings(dsn string) string {
 	return joined(named["user"], host, named["dbname"])
 }
 
-// ofPlain reads user:password@tcp(host:3306)/database, where the last / and the last @ before it divide, and what is
+// plainHost is a host outside of network(…): more may be a part of a password.
+var plainHost = regexp.MustCompile(`^[^:]*(:\d+)?$`)
+
+// ofPlain reads user:password@tcp(host:3306)/database?settings, where the last / and the last @ before it divide, and what is
 // already without a password.
 func ofPlain(dsn string) string {
-	dsn, _, _ = strings.Cut(dsn, "?")
+	if !strings.Contains(dsn, "@") { // else a password may have a ?
+		dsn, _, _ = strings.Cut(dsn, "?")
+	}
+	if !strings.ContainsAny(dsn, "@/") { // a name, or that of a file
+		return dsn
+	}
 	before, database := dsn, ""
 	if i := strings.LastIndex(dsn, "/"); i >= 0 {
 		before, database = dsn[:i], dsn[i+1:]
@@ -71,10 +79,16 @@ func ofPlain(dsn string) string {
 	if strings.Contains(database, "@") {
 		return Concealed
 	}
+	database, _, _ = strings.Cut(database, "?")
 	credentials, host := before[:max(i, 0)], before[i+1:]
 	user, _, _ := strings.Cut(credentials, ":")
-	if network, address, found := strings.Cut(host, "("); found && network != "" {
+	if strings.ContainsAny(user, "/?") || strings.Contains(host, "?") {
+		return Concealed
+	}
+	if network, address, _ := strings.Cut(host, "("); network != "" && strings.HasSuffix(address, ")") {
 		host = strings.TrimSuffix(address, ")")
+	} else if !plainHost.MatchString(host) {
+		return Concealed
 	}
 	return joined(user, host, database)
 }

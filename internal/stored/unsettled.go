@@ -19,3 +19,10 @@ type Unsettled struct {
 	ConsumerID int32
 	ID         []byte
 }
+
+// UnsettledFilter selects outcomes. An empty Consumer and a nil Epoch match all.
+type UnsettledFilter struct {
+	Consumer string
+	Epoch    *int
+	Age      time.Duration // since when they are stored, at least
+}

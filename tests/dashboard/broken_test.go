@@ -1,8 +1,12 @@
 package dashboard_test
 
 import (
+	"context"
+	"fmt"
 	"math"
 	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,7 +14,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/millrace/health"
+	"github.com/millrace-go/millrace/inbox"
 	"github.com/millrace-go/millrace/inbox/admin"
+	"github.com/millrace-go/millrace/inbox/payload"
 	"github.com/millrace-go/millrace/internal/keycode"
 	"github.com/millrace-go/millrace/internal/msgcode"
 	"github.com/millrace-go/millrace/tests/stuck"
@@ -84,5 +91,43 @@ func TestAnOutcomeThatCannotBeReadHidesNoOther(t *testing.T) {
 		b.shows(b.get("outbox"), "order-0002", "Some cannot be read")
 		b.shows(b.get("message?key=order-0001"), "cannot be read, so nobody publishes it")
 		b.shows(b.get("message?key=order-0002"), "receipt-2")
+	})
+}
+
+// keyless is a codec whose key service is out.
+type keyless struct{ opened atomic.Int32 }
+
+func (*keyless) Seal(_ context.Context, _ payload.Info, plain []byte) ([]byte, error) {
+	return plain, nil
+}
+
+func (k *keyless) Open(context.Context, payload.Info, []byte) ([]byte, error) {
+	k.opened.Add(1)
+	return nil, fmt.Errorf("the key service is out: %w", inbox.ErrUnavailable)
+}
+
+// TestALookAtOutcomesOpensNoPayload: nobody has asked for one, and a key service that is out is no database that is out.
+func TestALookAtOutcomesOpensNoPayload(t *testing.T) {
+	testdb.Each(t, func(t *testing.T, db *testdb.DB) {
+		codec := &keyless{}
+		s := stuck.New(t, db, inbox.Config{Payloads: codec})
+		b := &bed{s, s.Dashboard()}
+		b.Put(consumer, stuck.Order(1, ""))
+		db.Do(t, `INSERT INTO millrace_claims (consumer, message_id, result, processed_at, payload_hash, token) VALUES (?, ?, 1, 1, 0, 0)`,
+			db.Count(t, `SELECT id FROM millrace_consumers`), keycode.Encode("order-0002"))
+		sealed := append([]byte{0xa5}, msgcode.Encode([]*message.Message{message.NewMessage("receipt-2", []byte("{}"))})...)
+		db.Do(t, `INSERT INTO millrace_outcomes (consumer, message_id, created_at, topic, messages) VALUES (?, ?, 1, ?, ?)`,
+			db.Count(t, `SELECT id FROM millrace_consumers`), keycode.Encode("order-0002"), []byte("receipts"), sealed)
+		b.shows(b.get(""), "what a handler returned may not be published", "order-0002")
+		page := b.get("outbox")
+		b.shows(page, "order-0002", `<td class="n">1</td>`)
+		assert.NotContains(t, page.text, "Some cannot be read")
+		checks, err := health.NewHandler(health.Config{Store: b.Store})
+		require.NoError(t, err)
+		w := httptest.NewRecorder()
+		checks.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", nil))
+		assert.Equal(t, http.StatusOK, w.Code, w.Body)
+		assert.Zero(t, codec.opened.Load())
+		b.shows(b.choose(page, "outcomes-redispatch", "the broker was down"), "It cannot be read", "the key service is out")
 	})
 }

@@ -14,9 +14,7 @@ import (
 
 	"github.com/millrace-go/millrace/dashboard"
 	"github.com/millrace-go/millrace/inbox"
-	"github.com/millrace-go/millrace/inbox/payload"
-	"github.com/millrace-go/millrace/internal/keycode"
-	"github.com/millrace-go/millrace/internal/msgcode"
+	"github.com/millrace-go/millrace/tests/faults"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/stuck"
 	"github.com/millrace-go/millrace/tests/testdb"
@@ -59,33 +57,23 @@ func TestARequestThatPanics(t *testing.T) {
 	assert.Equal(t, []string{"orders"}, sent.topics)
 }
 
-// brittle is a codec that panics when it opens.
-type brittle struct{}
-
-func (brittle) Seal(_ context.Context, _ payload.Info, plain []byte) ([]byte, error) {
-	return plain, nil
-}
-func (brittle) Open(context.Context, payload.Info, []byte) ([]byte, error) { panic("a codec") }
-
 // The page about several databases looks at each in a goroutine of its own, and Run in one of the service's, where
 // nobody recovers: a panic there would end the process.
 func TestALookInTheBackgroundThatPanics(t *testing.T) {
-	s := stuck.New(t, testdb.On(t, "sqlite"), inbox.Config{Payloads: brittle{}})
-	s.Put(consumer, stuck.Order(1, ""))
-	sealed := append([]byte{0xa5}, msgcode.Encode([]*message.Message{message.NewMessage("invoice-1", []byte("{}"))})...)
-	s.DB.Do(t, `INSERT INTO millrace_outcomes (consumer, message_id, created_at, topic, messages) VALUES (?, ?, 1, ?, ?)`,
-		s.DB.Count(t, `SELECT id FROM millrace_consumers`), keycode.Encode("order-0001"), []byte("invoices"), sealed)
-	h, err := dashboard.New(s.Store, dashboard.Config{Logger: s.Log})
+	s := stuck.New(t, testdb.On(t, "sqlite"))
+	pool := faults.Open(t, s.DB)
+	h, err := dashboard.New(rig.NewStore(t, pool.DB, inbox.Config{}), dashboard.Config{Logger: s.Log})
 	require.NoError(t, err)
+	pool.Set(faults.Plan{Before: func(context.Context, string) error { panic("a driver") }})
 	all, err := dashboard.NewDatabases(map[string]*dashboard.Handler{"eu": h})
 	require.NoError(t, err)
 	w := httptest.NewRecorder()
 	all.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
-	assert.Contains(t, w.Body.String(), "panic: a codec")
+	assert.Contains(t, w.Body.String(), "panic: a driver")
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- h.Run(ctx) }()
-	rig.Eventually(t, "Run says so", func() bool { return strings.Contains(strings.Join(s.Log.Logs(), "\n"), "a codec") })
+	rig.Eventually(t, "Run says so", func() bool { return strings.Contains(strings.Join(s.Log.Logs(), "\n"), "a driver") })
 	cancel()
 	require.NoError(t, rig.Within(t, ended, "Run has gone on"))
 }

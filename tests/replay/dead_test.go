@@ -61,19 +61,24 @@ var deadBodies = []testdb.Body{
 		assert.Equal(t, "orders", b.count1(`SELECT MIN(topic) FROM millrace_outbox`))
 	})},
 	{Name: "a dead letter of which nobody knows where it came from", Why: "it stays where it is", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
-		feed := rig.NewFeed()
-		msg := order(1)
-		acked := make(chan bool, 1)
-		go func() {
-			feed.Send(t, msg)
-			acked <- rig.Answer(t, msg)
-		}()
-		_, err := b.replayer().Drain(t.Context(), replay.Dead{
-			Name: "dead", From: feed, Topic: "poison", To: replay.Outbox(b.out), By: ada, Idle: time.Minute,
-		})
-		require.ErrorContains(t, err, "where it came from")
-		assert.False(t, <-acked)
-		assert.Equal(t, 0, b.count(`SELECT COUNT(*) FROM millrace_outbox`))
+		to := &sink{}
+		for want, dead := range map[string]replay.Dead{
+			"where it came from":     {To: replay.Outbox(b.out)},
+			"the topic is empty":     {To: replay.Outbox(b.out), TopicOf: func(*message.Message) (string, error) { return "", nil }},
+			"has no topic to go to:": {To: replay.Publisher(to), TopicOf: func(*message.Message) (string, error) { return "", nil }},
+		} {
+			feed, msg := rig.NewFeed(), order(1)
+			acked := make(chan bool, 1)
+			go func() {
+				feed.Send(t, msg)
+				acked <- rig.Answer(t, msg)
+			}()
+			dead.Name, dead.From, dead.Topic, dead.By, dead.Idle, dead.Limit = want, feed, "poison", ada, time.Minute, 1
+			_, err := b.replayer().Drain(t.Context(), dead)
+			require.ErrorContains(t, err, want)
+			assert.False(t, <-acked)
+		}
+		assert.Equal(t, []int{0, 0}, []int{b.count(`SELECT COUNT(*) FROM millrace_outbox`), len(to.Messages())})
 	})},
 	{Name: "two empty one dead-letter queue", Why: "who has nothing to do does not end what the other is at", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		dead := replay.Dead{Name: "dead", Topic: "poison", To: replay.Outbox(b.out), By: ada, Idle: 10 * time.Millisecond}

@@ -52,6 +52,7 @@ var journalBodies = []testdb.Body{
 		b.orders(10)
 		b.relay()
 		rig.Eventually(b, "all are handled", func() bool { return b.sent() == 10 && b.pending() == 0 })
+		b.exec(`UPDATE millrace_journal SET topic = ?`, []byte("orders")) // as behind a router
 		b.epoch(1)
 		to := &sink{}
 		r := replay.Request{
@@ -110,11 +111,16 @@ var journalBodies = []testdb.Body{
 			require.NoError(t, err)
 		}
 		b.exec(`UPDATE millrace_journal SET uuid = 'of a producer'`)
+		to := &sink{}
 		r := replay.Request{
 			Name: "named", From: replay.Journal(b.store), Filter: replay.Filter{Consumer: "named", IDs: []string{long, odd}},
-			To: replay.Publisher(&sink{}), By: ada,
+			To: replay.Publisher(to), By: ada,
 		}
 		assert.Equal(t, 2, b.plan(r).LookedAt)
+		_, err = b.replayer().Run(t.Context(), r)
+		require.ErrorContains(t, err, `message "of a producer" has no topic`, "it came without a router")
+		assert.Empty(t, to.Messages())
+		b.exec(`UPDATE millrace_journal SET topic = ?`, []byte("orders"))
 		assert.Equal(t, 2, b.run(r).Sent)
 	})},
 	{Name: "an erased payload", Why: "it is left out, and told; what cannot be opened now ends the replay", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
@@ -125,6 +131,7 @@ var journalBodies = []testdb.Body{
 		r := replay.Request{
 			Name: "x", From: replay.Journal(b.store), Filter: replay.Filter{Consumer: "projection"}, To: replay.Publisher(to), By: ada,
 		}
+		b.exec(`UPDATE millrace_journal SET topic = ?`, []byte("orders"))
 		b.exec(`UPDATE millrace_journal SET payload_form = 1 WHERE id = (SELECT * FROM (SELECT MIN(id) FROM millrace_journal) m)`)
 		_, err := b.replayer().Run(t.Context(), r)
 		require.ErrorContains(t, err, "Config.Payloads")
