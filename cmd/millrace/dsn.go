@@ -117,6 +117,9 @@ func openMySQL(dsn string, how manner, hidden *secrets) (*sqlx.DB, error) {
 		if config.Params["innodb_lock_wait_timeout"] == "" {
 			config.Params["innodb_lock_wait_timeout"] = "10"
 		}
+		if err := dialect.CheckCharset(config.FormatDSN()); err != nil {
+			return nil, err
+		}
 		config.ParseTime, config.InterpolateParams = true, true
 		if config.Timeout == 0 {
 			config.Timeout = 10 * time.Second

@@ -246,4 +246,9 @@ func TestDSNForms(t *testing.T) {
 		assert.Zero(t, r.code, "%s: %s", dsn, r.err)
 		assert.Contains(t, r.out, "RECEIVED")
 	}
+	gbk := "mysql://" + user + "@" + host + "/" + name + "?charset=gbk" // in which a key could be read as SQL
+	r := call(t, gbk, "explain", "\xbf' OR 1 -- ")
+	assert.Equal(t, 2, r.code, r.out)
+	assert.Contains(t, r.err, "charset=gbk, in which the server can misread arguments: remove it, or set charset=utf8mb4")
+	assert.Contains(t, call(t, gbk, "check").out, "character_set_client")
 }
