@@ -225,8 +225,11 @@ func TestAConsumersNameIsNoSecret(t *testing.T) {
 	assert.Contains(t, r.out, " billing ", r.err)
 	r = call(t, s.login("reason").String(), "retry", "4")
 	assert.Contains(t, r.err, "add --through-outbox --reason '…' --yes")
-	for _, r := range []result{call(t, "ada:"+marker+"@tcp(127.0.0.1:1)", "status"), call(t, s.db.DSN, "replay", "run", "x", "--from", "rabbitmq", "--queue", "dead", "--reason", "x", "--yes")} {
-		assert.NotContains(t, r.err, "[hidden]", "of its own texts")
+	for _, r := range []result{
+		call(t, "ada:"+marker+"@tcp(127.0.0.1:1)", "status"), call(t, s.db.DSN, "check"), call(t, "", "status", "--dsn", s.db.DSN, "--dsn", s.db.DSN),
+		call(t, s.db.DSN, "replay", "run", "x", "--from", "rabbitmq", "--queue", "dead", "--reason", "x", "--yes"),
+	} {
+		assert.NotContains(t, r.out+r.err, "[hidden]", "of its own texts")
 	}
 }
 
