@@ -198,6 +198,9 @@ func timeline(story admin.Story) []event {
 		if c.Imported {
 			e.What = "handled by another system, and imported"
 		}
+		if c.Superseded {
+			e.What, e.Detail, e.Tone = "superseded by a newer epoch", "What became of it is told there, maybe under another key.", ""
+		}
 		if c.Journaled {
 			e.Detail = "kept whole, in the journal"
 		}
@@ -304,7 +307,7 @@ func (h *Handler) producedBy(v *visit, story admin.Story) (all []produced, err e
 		for _, m := range c.Outcome {
 			all = append(all, produced{Consumer: c.Consumer, Topic: c.Topic, UUID: m.UUID, State: "stored until the broker confirms it", At: c.ProcessedAt})
 		}
-		if h.config.Outbox == nil || !c.Completed || c.Discarded {
+		if h.config.Outbox == nil || !c.Completed || c.Discarded || c.Superseded {
 			continue
 		}
 		entries, err := h.config.Outbox.CausedBy(v.r.Context(), c.Consumer, story.MessageID, c.ProcessedAt, c.ProcessedAt.Add(longest))

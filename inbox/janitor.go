@@ -26,6 +26,7 @@ type ExpiredClaim struct {
 	ProcessedAt time.Time
 	Discarded   bool // completed by an operator
 	Imported    bool // handled by another system, see admin.Admin.Import
+	Superseded  bool // a newer epoch has the message, maybe under another key
 }
 
 // janitor deletes claims that are older than their consumer's retention. It walks the primary key
@@ -282,7 +283,7 @@ func (j *janitor) archive(ctx context.Context, tx *sqlx.Tx, c stored.Consumer, r
 		archived = append(archived, ExpiredClaim{
 			Consumer: string(c.Name), Epoch: c.Epoch, MessageID: keycode.String(row.ID),
 			ProcessedAt: time.UnixMicro(row.ProcessedAt).UTC(), Discarded: row.Result == stored.ResultDiscarded,
-			Imported: row.Result == stored.ResultImported,
+			Imported: row.Result == stored.ResultImported, Superseded: row.Result == stored.ResultSuperseded,
 		})
 	}
 	own := ambient.New(tx, j.store.db.DB)

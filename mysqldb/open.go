@@ -6,12 +6,11 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"net/url"
-	"strings"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/jmoiron/sqlx"
 
+	"github.com/millrace-go/millrace/internal/dialect"
 	"github.com/millrace-go/millrace/internal/flight"
 	"github.com/millrace-go/millrace/internal/owned"
 )
@@ -41,27 +40,14 @@ func NewConnector(config *mysql.Config) (driver.Connector, error) {
 		return nil, errors.New("mysqldb: the connection string needs multiStatements=true and interpolateParams=true: " +
 			"set them, or use the driver mysql")
 	}
-	if set := charset(config); set != "" && set != "utf8mb4" {
-		return nil, fmt.Errorf("mysqldb: the connection string has charset=%s, in which the server can misread arguments: "+
-			"remove it, or set charset=utf8mb4", set)
+	if err := dialect.CheckCharset(config.FormatDSN()); err != nil {
+		return nil, fmt.Errorf("mysqldb: %w", err)
 	}
 	inner, err := mysql.NewConnector(config)
 	if err != nil {
 		return nil, err
 	}
 	return connector{inner}, nil
-}
-
-// charset returns the character set that config asks for first, "" for the driver's default, utf8mb4.
-func charset(config *mysql.Config) string {
-	dsn := config.FormatDSN()
-	_, params, _ := strings.Cut(dsn[strings.LastIndex(dsn, "/"):], "?") // there is always a slash
-	values, err := url.ParseQuery(params)
-	if err != nil {
-		return params
-	}
-	first, _, _ := strings.Cut(values.Get("charset"), ",")
-	return first
 }
 
 type connector struct{ inner driver.Connector }

@@ -10,11 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/inbox"
+	millrace "github.com/millrace-go/millrace/middleware"
 	"github.com/millrace-go/millrace/tests/rig"
 	"github.com/millrace-go/millrace/tests/testdb"
 )
@@ -43,6 +45,24 @@ func TestCheckFindsBytesThatTheDriverCannotRead(t *testing.T) {
 	require.Equal(t, []string{"error driver"}, subjects(found))
 	assert.Contains(t, found[0].Remedy, "bytea_output")
 	assert.Empty(t, check(t, documented(t, db, "bytea_output", "escape"), inbox.Config{}))
+}
+
+// TestAKeyIsNoStatement: in gbk a server takes the backslash for a part of the character before it, so that the quote after
+// it ends the text. Without the plugin nobody has called Check.
+func TestAKeyIsNoStatement(t *testing.T) {
+	t.Parallel()
+	db := testdb.On(t, "mysql")
+	if db.DriverName() == "mysqldb" {
+		t.Log("it refuses to connect")
+		return
+	}
+	b := newBed(t, db)
+	b.store = rig.NewStore(t, db.Open(t, testdb.Params("charset", "gbk", "interpolateParams", "true")).DB, inbox.Config{WithoutPlugin: true})
+	for _, h := range []message.HandlerFunc{b.inbox(effect), millrace.Deduplicate{Claims: b.store.Leases(), Consumer: "mail"}.Middleware(effect)} {
+		_, err := h(message.NewMessage("\xbf' OR 1 -- ", nil))
+		require.ErrorContains(t, err, "set charset=utf8mb4 (character_set_client is gbk)")
+	}
+	require.ErrorContains(t, b.store.Verify(t.Context(), inbox.ConsumerConfig{Name: "billing"}), "set charset=utf8mb4")
 }
 
 // lateConn has no connection before the deadline, which the dialer's timer says, not the context's.

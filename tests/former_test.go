@@ -75,6 +75,9 @@ func formerHandled(t *testing.T, b *bed) {
 	assert.Equal(t, 3, b.effects(), "a message without a former key is a message all the same")
 	must(t, b.inbox(effect), again(fresh))
 	assert.Equal(t, 3, b.effects(), "a process of the last release takes its copy for a duplicate")
+	claims := rig.Story(t, b.store, fresh.UUID).Claims
+	require.Len(t, claims, 1)
+	assert.Equal(t, []bool{true, true}, []bool{claims[0].Completed, claims[0].Superseded})
 
 	other := again(old)
 	other.Payload = message.Payload("changed")

@@ -280,11 +280,13 @@ var retentionBodies = []testdb.Body{
 		require.ErrorIs(t, err, fail)
 		assert.Equal(t, 1, b.count(`SELECT COUNT(*) FROM millrace_claims`))
 		fail, got = nil, nil
+		b.exec(`UPDATE millrace_claims SET result = 3`) // a newer epoch has the message
 		n := rig.Purge(t, store)
 		assert.Equal(t, 1, n)
 		require.Len(t, got, 1)
 		assert.Equal(t, msg.UUID, got[0].MessageID)
 		assert.Equal(t, "billing", got[0].Consumer)
+		assert.True(t, got[0].Superseded)
 		assert.WithinDuration(t, time.Now().Add(-8*day), got[0].ProcessedAt, time.Hour)
 	})},
 	{Name: "results go with their claims", Why: "nothing is left behind to grow", Run: testdb.With(newBed, func(t *testing.T, b *bed) {

@@ -34,7 +34,7 @@ var (
 		"postgres://user@host/database, mysql://user@host/database or sqlite:path/to/file.db; millrace context gives databases names")
 	errForm = errors.New("the DSN does not begin with postgres://, mysql://, sqlite: or file:, " +
 		"and is not user:password@tcp(host:3306)/database either")
-	errURL      = errors.New("the DSN is not a URL: are @, /, : and % in the password written %40, %2F, %3A and %25?")
+	errURL      = errors.New("the DSN is not a URL: are @, /, :, ?, # and % in the password written %40, %2F, %3A, %3F, %23 and %25?")
 	errPostgres = errors.New("the DSN cannot be parsed: it must look like postgres://user:password@host:5432/database")
 	errMySQL    = errors.New("the DSN cannot be parsed: it must look like mysql://user:password@host:3306/database")
 	errNoFile   = errors.New("there is no file at the path in the DSN: is the path right? millrace migrate creates a new one")
@@ -75,9 +75,9 @@ func (s source) open(how manner, hidden *secrets) (*sqlx.DB, error) {
 }
 
 func openPostgres(dsn string, how manner, hidden *secrets) (*sqlx.DB, error) {
-	u, err := url.Parse(dsn)
+	u, err := parseURL(dsn)
 	if err != nil {
-		return nil, errURL
+		return nil, err
 	}
 	hide(u, hidden)
 	q := u.Query()
@@ -117,6 +117,9 @@ func openMySQL(dsn string, how manner, hidden *secrets) (*sqlx.DB, error) {
 		if config.Params["innodb_lock_wait_timeout"] == "" {
 			config.Params["innodb_lock_wait_timeout"] = "10"
 		}
+		if err := dialect.CheckCharset(config.FormatDSN()); err != nil {
+			return nil, err
+		}
 		config.ParseTime, config.InterpolateParams = true, true
 		if config.Timeout == 0 {
 			config.Timeout = 10 * time.Second
@@ -137,9 +140,9 @@ func parseMySQL(dsn string, hidden *secrets) (*mysql.Config, error) {
 		}
 		return config, nil
 	}
-	u, err := url.Parse(dsn)
+	u, err := parseURL(dsn)
 	if err != nil {
-		return nil, errURL
+		return nil, err
 	}
 	hide(u, hidden)
 	host := u.Host
@@ -189,6 +192,19 @@ func openSQLite(dsn string, how manner) (*sqlx.DB, error) {
 		orSet(q, "_txlock", "immediate")
 	}
 	return sqlx.Open("sqlite", "file:"+(&url.URL{Path: plain}).EscapedPath()+"?"+q.Encode())
+}
+
+// parseURL refuses what has an @ after its host: the rest of a password that is not escaped is no database, and no setting.
+func parseURL(dsn string) (*url.URL, error) {
+	u, err := url.Parse(dsn)
+	if err != nil {
+		return nil, errURL
+	}
+	setting, _, _ := strings.Cut(u.RawQuery, "=")
+	if strings.Contains(u.EscapedPath()+setting+u.EscapedFragment(), "@") {
+		return nil, errURL
+	}
+	return u, nil
 }
 
 // hide hides the secrets of a URL.

@@ -157,7 +157,7 @@ func (c *chapter) trace(ctx context.Context, out *outbox.Publisher, key string, 
 	case c.dropped == 0:
 		c.Notes = append(c.Notes, "No copy that was dropped is noted: there was none, or the service runs without Config.LogDropped.")
 	}
-	if c.claim == nil || !c.claim.Completed || c.claim.Discarded || c.claim.Imported {
+	if c.claim == nil || !c.claim.Completed || c.claim.Discarded || c.claim.Imported || c.claim.Superseded {
 		return nil
 	}
 	at := c.claim.ProcessedAt

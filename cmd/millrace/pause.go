@@ -56,7 +56,7 @@ func (a *app) pausing(
 		}
 		if missing := by.missing(); missing != "" {
 			shown := a.print(map[string]any{"would": name, "consumer": f.Consumer, "epoch": epoch}, func() string {
-				return f.Consumer + epochOf(epoch) + " would be " + name + "d\n"
+				return oneLine(f.Consumer) + epochOf(epoch) + " would be " + name + "d\n"
 			})
 			a.unchanged("changed", missing)
 			return errors.Join(shown, &silent{exitUsage})
@@ -69,7 +69,7 @@ func (a *app) pausing(
 			return err
 		}
 		return a.print(map[string]any{"consumer": f.Consumer, "epoch": epoch, "done": name}, func() string {
-			return name + "d " + f.Consumer + epochOf(epoch) + "\n"
+			return name + "d " + oneLine(f.Consumer) + epochOf(epoch) + "\n"
 		})
 	})
 	return cmd

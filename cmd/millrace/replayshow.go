@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -20,8 +21,10 @@ func (r *replaying) propose(spec replay.Spec, plan replay.Plan, missing string) 
 		return shown
 	}
 	if len(plan.SideEffects) > 0 {
-		r.notef("It would be refused: replays are refused by %s, which would get what it has not completed.\n", strings.Join(plan.SideEffects, ", "))
-		missing = "--into-side-effects " + strings.Join(plan.SideEffects, " --into-side-effects ") + " " + missing
+		r.notef("It would be refused: replays are refused by %s, which would get what it has not completed.\n", oneLine(strings.Join(plan.SideEffects, ", ")))
+		for _, consumer := range slices.Backward(plan.SideEffects) {
+			missing = "--into-side-effects " + word(consumer) + " " + missing
+		}
 	}
 	r.unchanged("changed", missing)
 	return &silent{exitUsage}
@@ -49,7 +52,7 @@ func proposedText(spec replay.Spec, plan replay.Plan) string {
 	var b strings.Builder
 	to := "the outbox"
 	if spec.Target == "queue" {
-		to = fmt.Sprintf("what is stored for %s%s", spec.Consumer, epochOf(spec.Epoch))
+		to = fmt.Sprintf("what is stored for %s%s", oneLine(spec.Consumer), epochOf(spec.Epoch))
 	}
 	fmt.Fprintf(&b, "%s would go from the %s to %s:\n\n", messagesIn(admin.Count{N: plan.Messages}), spec.Source, to)
 	t := newTable("TOPIC", "MESSAGES", "FIRST", "LAST")
@@ -76,14 +79,14 @@ func consumersText(plan replay.Plan) string {
 	for _, c := range plan.Consumers {
 		if c.Completed > 0 {
 			fmt.Fprintf(&b, "%s: %d already completed in epoch %d, which are acked as duplicates; raise Epoch to rebuild.\n",
-				c.Name, c.Completed, c.Epoch)
+				oneLine(c.Name), c.Completed, c.Epoch)
 		}
 		if c.New > 0 && c.OnReplay == inbox.ReplayRefuse {
-			fmt.Fprintf(&b, "%s: %d not completed, which it would park, or handle where they are stored for it alone.\n", c.Name, c.New)
+			fmt.Fprintf(&b, "%s: %d not completed, which it would park, or handle where they are stored for it alone.\n", oneLine(c.Name), c.New)
 		}
 	}
 	if len(plan.Silent) > 0 {
-		fmt.Fprintf(&b, "None of them came to %s: nobody can tell whether they would.\n", strings.Join(plan.Silent, ", "))
+		fmt.Fprintf(&b, "None of them came to %s: nobody can tell whether they would.\n", oneLine(strings.Join(plan.Silent, ", ")))
 	}
 	return b.String()
 }
@@ -114,7 +117,7 @@ func (a *app) ended(status replay.Status, err error, why string) error {
 		case ofDeadLetters(status):
 			text += "; the same run command goes on"
 		default:
-			text += fmt.Sprintf("; millrace replay resume %s goes on", status.Name)
+			text += fmt.Sprintf("; millrace replay resume %s goes on", word(status.Name))
 		}
 		return text + "\n"
 	})

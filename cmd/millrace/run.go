@@ -142,5 +142,5 @@ func spoken(err error) string {
 	if errors.Is(err, errNoDSN) || errors.Is(err, errForm) || errors.Is(err, errMySQL) || errors.Is(err, errPostgres) || errors.Is(err, errNoAMQP) {
 		return err.Error() // the examples are nobody's
 	}
-	return secret.WithoutCredentials(strings.TrimSpace(err.Error()))
+	return printable(secret.WithoutCredentials(strings.TrimSpace(err.Error())))
 }

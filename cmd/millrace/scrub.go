@@ -132,12 +132,15 @@ func withoutNumber(text, hidden string) string {
 	return strings.Join(lines, "\n")
 }
 
+// schemes are the beginnings of connection strings that keep no secret.
+var schemes = []string{"postgres://", "postgresql://", "mysql://"}
+
 // cleanEnd is clean for a text that was cut off: it also removes the beginning of a secret at the
 // end.
 func (s *secrets) cleanEnd(text string) string {
 	for _, hidden := range s.hidden {
 		for n := len(hidden) - 1; n >= shortest; n-- {
-			if before, found := strings.CutSuffix(text, hidden[:n]); found {
+			if before, found := strings.CutSuffix(text, hidden[:n]); found && !slices.Contains(schemes, hidden[:n]) {
 				return before + secret.Concealed
 			}
 		}

@@ -87,6 +87,9 @@ func (c *chapter) claimed(claim admin.StoryClaim) {
 	case claim.Imported:
 		c.State = "handled by another system"
 		c.add(claim.ProcessedAt, "imported", "another system handled it then: a copy is dropped, whatever its payload")
+	case claim.Superseded:
+		c.State = "superseded by a newer epoch"
+		c.add(claim.ProcessedAt, "superseded", "a newer epoch has the message, maybe under another key: what became of it is told there")
 	case claim.Completed:
 		c.State = "handled"
 		c.add(claim.ProcessedAt, "handled", "this copy won: its effects are committed with the claim")

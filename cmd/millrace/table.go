@@ -82,11 +82,18 @@ func numeric(cell string) bool {
 
 // oneLine makes any text fit on one line of a terminal.
 func oneLine(text string) string {
-	return strings.Map(func(r rune) rune {
+	return printable(strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || r == '\r' {
 			return ' '
 		}
-		if !unicode.IsPrint(r) {
+		return r
+	}, text))
+}
+
+// printable returns the lines of any text, without what a terminal would take for an order.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && !unicode.IsPrint(r) {
 			return unicode.ReplacementChar
 		}
 		return r

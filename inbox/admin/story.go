@@ -35,6 +35,7 @@ type StoryClaim struct {
 	Completed   bool // false: open, see Story.Open
 	Discarded   bool // completed by an operator
 	Imported    bool // handled by another system, see [Admin.Import]
+	Superseded  bool // a newer epoch has the message, maybe under another key: what became of it is told there
 	ProcessedAt time.Time
 	Result      json.RawMessage    // of SetResult
 	ResultSize  int                // in bytes, as it is stored, even if Result is left out
@@ -162,7 +163,7 @@ func (t teller) claim(ctx context.Context, r stored.Claim) StoryClaim {
 	c := StoryClaim{
 		Consumer: string(r.Name), Epoch: r.Epoch,
 		Completed: r.Result != stored.ResultOpen, Discarded: r.Result == stored.ResultDiscarded, Imported: r.Result == stored.ResultImported,
-		ProcessedAt: time.UnixMicro(r.ProcessedAt).UTC(), Topic: string(r.Topic),
+		Superseded: r.Result == stored.ResultSuperseded, ProcessedAt: time.UnixMicro(r.ProcessedAt).UTC(), Topic: string(r.Topic),
 	}
 	if r.Body != nil {
 		c.ResultSize = len(r.Body)

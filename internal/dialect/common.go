@@ -21,7 +21,7 @@ var common = Dialect{
 		ON CONFLICT DO NOTHING`,
 	SelectConsumer: `
 		SELECT id, namespace, name, epoch, key_source, retention, window_us, purge_line, paused, created_at,
-			purged_at, on_replay, served_until > {now} AS served
+			purged_at, on_replay, served_until > {now} AS served, {charset} AS charset
 		FROM millrace_consumers
 		WHERE namespace = ? AND name = ? AND epoch = ?`,
 	SelectConsumers: `

@@ -2,11 +2,13 @@
 // once, against [Dialect].
 //
 // A statement that databases share is in common.go or below the type of its group; the differences of a database
-// are in postgres*.go, mysql*.go or sqlite*.go. {now} in a statement is the server's time in UTC microseconds. A shared
-// statement writes its arguments as ?, or as ?1 if it needs one twice.
+// are in postgres*.go, mysql*.go or sqlite*.go. {now} in a statement is the server's time in UTC microseconds, {charset}
+// what is wrong with the connection's character set, or empty. A shared statement writes its arguments as ?, or as ?1 if
+// it needs one twice.
 package dialect
 
 import (
+	"cmp"
 	"embed"
 	"reflect"
 	"regexp"
@@ -32,7 +34,8 @@ type Dialect struct {
 	// BindType is the form of the placeholders, a constant of sqlx.
 	BindType int
 
-	clock string // the expression for {now}
+	clock   string // the expression for {now}
+	charset string // the expression for {charset}: empty if the connection carries texts and statements as they are
 
 	// OneWriter is true if only one transaction can write at a time.
 	OneWriter bool
@@ -228,11 +231,12 @@ func (d *Dialect) render(names Names) {
 		s = index.ReplaceAllString(s, "ix_"+prefix)
 		return table.ReplaceAllString(s, qualified)
 	}
+	values := strings.NewReplacer("{now}", d.clock, "{charset}", cmp.Or(d.charset, `''`))
 	for _, group := range []any{d, &d.Outbox, &d.Gate, &d.Queue, &d.Remedy, &d.Blobs, &d.Journal, &d.Replays, &d.Steps, &d.History} {
 		fields := reflect.ValueOf(group).Elem()
 		for i := range fields.NumField() {
 			if f := fields.Field(i); f.Kind() == reflect.String && f.CanSet() {
-				f.SetString(rename(strings.ReplaceAll(f.String(), "{now}", d.clock)))
+				f.SetString(rename(values.Replace(f.String())))
 			}
 		}
 	}

@@ -6,6 +6,7 @@ var mysql = Dialect{
 	Name:     MySQLName,
 	BindType: sqlx.QUESTION,
 	clock:    `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`, // whatever the session's time zone
+	charset:  mysqlCharset,
 
 	// A schema statement in a handler commits the claim and all writes before it.
 	CommitsOnDDL: true,

@@ -42,6 +42,8 @@ type Consumer struct {
 	PurgedAt  int64  `db:"purged_at"` // 0: never
 	OnReplay  int    `db:"on_replay"`
 	Served    bool   `db:"served"` // a queue in some process delivers its stored messages
+
+	Charset string `db:"charset"` // of one that is found by its name: what is wrong with the connection's, see [database.Legible]
 }
 
 // Rows are the rows of one namespace.

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/jmoiron/sqlx"
+
+	"github.com/millrace-go/millrace/internal/database"
 )
 
 // ErrKeyChanged says that a consumer had another key before.
@@ -214,6 +216,9 @@ func (g *Registered) setKey(ctx context.Context, row Consumer) (Consumer, error)
 func (g *Registered) find(ctx context.Context) (row Consumer, err error) {
 	err = sqlx.GetContext(ctx, g.rows.Reader(ctx), &row, g.rows.Dialect.SelectConsumer,
 		[]byte(g.rows.Namespace), []byte(g.self.Name.Name), g.self.Epoch)
+	if err == nil { // before a key, which anybody may have sent, is an argument
+		err = database.Legible(row.Charset)
+	}
 	return row, err
 }
 

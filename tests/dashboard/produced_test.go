@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/millrace/tests/stuck"
@@ -20,6 +21,10 @@ func TestWhatASlowHandlerPublishedIsShown(t *testing.T) {
 		b.Await(1, `SELECT COUNT(*) FROM millrace_claims WHERE result = 1`)
 		db.Do(t, `UPDATE millrace_claims SET processed_at = processed_at - ?`, (time.Minute).Microseconds())
 		b.shows(b.get("message?key=order-0001"), "Published by its handlers", "invoice-of-order-0001")
+		db.Do(t, `UPDATE millrace_claims SET result = 3`)
+		superseded := b.get("message?key=order-0001")
+		b.shows(superseded, `<span class="pill">superseded</span>`, "superseded by a newer epoch")
+		assert.NotContains(t, superseded.text, "Published by its handlers", "no handler ran in this epoch")
 	})
 }
 

@@ -192,6 +192,9 @@ func TestExplainFollowsTheOutbox(t *testing.T) {
 		golden(t, "explain-sent", []string{"explain", id(20)}, s.run("explain", id(20)))
 		s.exec(`DELETE FROM millrace_outbox`)
 		golden(t, "explain-gone", []string{"explain", id(20)}, s.run("explain", id(20)))
+		s.exec(`DELETE FROM millrace_results`)
+		s.exec(`UPDATE millrace_claims SET result = 3 WHERE result = 1`) // no handler ran for it
+		golden(t, "explain-superseded", []string{"explain", id(20)}, s.run("explain", id(20)))
 	}))
 }
 

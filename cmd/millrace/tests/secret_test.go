@@ -30,6 +30,9 @@ var wrong = []struct {
 	{"no such host", "postgres://ada:" + marker + "@millrace.invalid/shop", 4, "millrace.invalid"},
 	{"in the query", "postgres://127.0.0.1:1/shop?user=ada&password=" + marker, 4, "refused"},
 	{"a password that is not escaped", "postgres://ada:" + marker + "%zz@127.0.0.1/shop", 2, "not a URL"},
+	{"a slash that is not escaped", "postgres://ada:p@ss/" + marker + "@127.0.0.1:1/shop", 2, "not a URL"},
+	{"a question mark that is not escaped", "postgres://ada:p@ss?" + marker + "@127.0.0.1:1/shop?sslmode=disable", 2, "not a URL"},
+	{"a hash that is not escaped, MySQL", "mysql://ada:p@ss#" + marker + "@127.0.0.1:1/shop", 2, "not a URL"},
 	{"a port that is none", "postgres://ada:" + marker + "@127.0.0.1:port/shop", 2, ""},
 	{"a setting that is wrong", "postgres://ada:" + marker + "@127.0.0.1/shop?sslmode=often", 2, "sslmode"},
 	{"a wrong URL, MySQL", "mysql://ada:" + marker + "@127.0.0.1/shop?timeout=soon", 2, "cannot be parsed"},
@@ -225,8 +228,11 @@ func TestAConsumersNameIsNoSecret(t *testing.T) {
 	assert.Contains(t, r.out, " billing ", r.err)
 	r = call(t, s.login("reason").String(), "retry", "4")
 	assert.Contains(t, r.err, "add --through-outbox --reason '…' --yes")
-	for _, r := range []result{call(t, "ada:"+marker+"@tcp(127.0.0.1:1)", "status"), call(t, s.db.DSN, "replay", "run", "x", "--from", "rabbitmq", "--queue", "dead", "--reason", "x", "--yes")} {
-		assert.NotContains(t, r.err, "[hidden]", "of its own texts")
+	for _, r := range []result{
+		call(t, "ada:"+marker+"@tcp(127.0.0.1:1)", "status"), call(t, s.db.DSN, "check"), call(t, "", "status", "--dsn", s.db.DSN, "--dsn", s.db.DSN),
+		call(t, s.db.DSN, "replay", "run", "x", "--from", "rabbitmq", "--queue", "dead", "--reason", "x", "--yes"),
+	} {
+		assert.NotContains(t, r.out+r.err, "[hidden]", "of its own texts")
 	}
 }
 
@@ -246,4 +252,9 @@ func TestDSNForms(t *testing.T) {
 		assert.Zero(t, r.code, "%s: %s", dsn, r.err)
 		assert.Contains(t, r.out, "RECEIVED")
 	}
+	gbk := "mysql://" + user + "@" + host + "/" + name + "?charset=gbk" // in which a key could be read as SQL
+	r := call(t, gbk, "explain", "\xbf' OR 1 -- ")
+	assert.Equal(t, 2, r.code, r.out)
+	assert.Contains(t, r.err, "charset=gbk, in which the server can misread arguments: remove it, or set charset=utf8mb4")
+	assert.Contains(t, call(t, gbk, "check").out, "character_set_client")
 }

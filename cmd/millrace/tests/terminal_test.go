@@ -202,6 +202,23 @@ func TestARetryOfManyGoesOnWhereItEnded(t *testing.T) {
 	}))
 }
 
+// TestANameIsNoOrderToTheTerminal: consumers are named by services, and some by what comes from outside.
+func TestANameIsNoOrderToTheTerminal(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, testdb.On(t, "sqlite"))
+	s.archive()
+	s.exec(`UPDATE millrace_consumers SET name = CAST(name || ? AS BLOB)`, "\x1b[2J")
+	yes := []string{"--reason", "x", "--yes"}
+	for _, args := range [][]string{
+		{"pause", "mail\x1b[2J"}, append([]string{"pause", "mail\x1b[2J"}, yes...),
+		{"replay", "run", "may", "--from", "archive", "--topic", "orders"}, append([]string{"replay", "run", "may", "--from", "archive", "--topic", "orders"}, yes...),
+	} {
+		r := s.run(args...)
+		assert.NotContains(t, r.out+r.err, "\x1b")
+		assert.Contains(t, r.out+r.err, "mail\ufffd[2J", "%q", args)
+	}
+}
+
 func TestNobodyReadsOn(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, testdb.On(t, "sqlite"))
