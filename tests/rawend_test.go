@@ -1,6 +1,7 @@
 package tests_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -93,4 +94,32 @@ func endedBy(t *testing.T, b *bed, statements string, want afterEnd) {
 	must(t, h, again(msg))
 	must(t, h, again(msg))
 	assert.Equal(t, want.then, b.effectsOf(msg.UUID), "after a redelivery")
+}
+
+func leavesRowsOpen(t *testing.T, b *bed) {
+	t.Helper()
+	h := b.inbox(func(msg *message.Message) ([]*message.Message, error) {
+		if _, err := effect(msg); err != nil {
+			return nil, err
+		}
+		tx, err := inbox.Tx(msg.Context())
+		if err != nil {
+			return nil, err
+		}
+		rows, err := tx.QueryContext(msg.Context(), `SELECT 1 UNION ALL SELECT 2`) //nolint:rowserrcheck,sqlclosecheck // they are left open
+		if err != nil || !rows.Next() {
+			return nil, errors.Join(err, errBoom)
+		}
+		return nil, inbox.SetResult(msg.Context(), "found")
+	})
+	_, err := h(newMessage("x"))
+	says := map[string]string{"pgx": "rows of a query are open", "mysql": "rows of a query are open", "postgres": "already a query"}[b.db.Driver]
+	if says == "" { // it does no harm there
+		require.NoError(t, err)
+		return
+	}
+	require.ErrorContains(t, err, says)
+	require.NotErrorIs(t, err, inbox.ErrUnavailable)
+	assert.Equal(t, inbox.ReasonError, b.events.Last("failed").Reason)
+	assert.Zero(t, b.effects())
 }
