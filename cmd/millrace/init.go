@@ -40,7 +40,7 @@ interrupted, it removes what it has written.`,
 	flags.StringVar(&s.Database, "database", skeleton.Databases[0], "the `database`: "+strings.Join(skeleton.Databases, ", ")+"; mysql is for MariaDB too")
 	flags.StringVar(&s.Broker, "broker", skeleton.Brokers[0], "the `broker`: "+strings.Join(skeleton.Brokers, ", ")+"; sql is watermill-sql, in the database")
 	flags.BoolVar(&s.Outbox, "outbox", false, "send messages with the handler's commit, by an outbox and its relay")
-	flags.BoolVar(&s.Queue, "queue", false, "store messages that fail, and try them again from the table")
+	flags.BoolVar(&s.Queue, "queue", false, "store messages that fail, and try them again from the table; with each broker but rabbitmq unless --queue=false")
 	flags.BoolVar(&s.Gate, "gate", false, "apply the messages of an account in the order of their versions; brings the queue with it")
 	flags.BoolVar(&s.Policy, "policy", false, "keep the rules of the handlers in a file, policy.yaml")
 	flags.BoolVar(&beside, "beside", false, "write beside the files that the folder has")
@@ -51,6 +51,9 @@ interrupted, it removes what it has written.`,
 		dir := "."
 		if len(args) > 0 {
 			dir = args[0]
+		}
+		if !flags.Changed("queue") {
+			s.Queue = s.HoldsUp()
 		}
 		return a.initialize(ctx, s, filepath.Clean(dir), beside, dry)
 	})

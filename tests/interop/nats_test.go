@@ -2,7 +2,9 @@ package interop_test
 
 import (
 	"context"
+	"io"
 	"maps"
+	"net"
 	"sync"
 	"testing"
 	"time"
@@ -119,6 +121,80 @@ func TestJetStreamOutage(t *testing.T) {
 	j.acked()
 }
 
+// TestJetStreamLostForGood: two errors of authorization close a connection for good. Its process must know.
+func TestJetStreamLostForGood(t *testing.T) {
+	for _, whose := range []string{"publisher", "subscriber"} {
+		t.Run(whose, func(t *testing.T) {
+			t.Parallel()
+			j := newJetStream(t, time.Second)
+			wire, through := servers.Before(t, j.subscriberConfig.URL)
+			soon := nats.CustomReconnectDelay(func(int) time.Duration { return time.Millisecond })
+			if whose == "publisher" {
+				j.publisherConfig.URL, j.publisherConfig.NatsOptions = through, append(j.publisherConfig.NatsOptions, soon)
+			} else {
+				j.subscriberConfig.URL, j.subscriberConfig.NatsOptions = through, append(j.subscriberConfig.NatsOptions, soon)
+			}
+			messages, err := j.subscriber(0).Subscribe(t.Context(), j.topic)
+			require.NoError(t, err)
+			wire.Aim(refusing(t))
+			wire.Cut()
+			wire.Mend()
+			require.NoError(t, happens(end(messages), "the subscription ends"))
+		})
+	}
+}
+
+// refusing returns where a server of NATS lets nobody in.
+func refusing(t *testing.T) string {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, listener.Close()) })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(conn, "INFO {}\r\n-ERR 'Authorization Violation'\r\n") // or the client has left
+			go func() { _, _ = io.Copy(io.Discard, conn) }()
+		}
+	}()
+	return listener.Addr().String()
+}
+
+// TestJetStreamEndings: a subscription ends while the client has a message. If its context ended it, watermill-nats would
+// send that on a closed channel, every other time.
+func TestJetStreamEndings(t *testing.T) {
+	t.Parallel()
+	j := newJetStream(t, 10*time.Millisecond) // after which the next subscription has the message
+	j.publish("1")
+	for range 16 {
+		slow := &slow{began: make(chan struct{}), read: make(chan struct{})}
+		j.subscriberConfig.Unmarshaler = slow
+		ctx, cancel := context.WithCancel(t.Context())
+		messages, err := j.subscriber(0).Subscribe(ctx, j.topic)
+		require.NoError(t, err)
+		require.NoError(t, happens(slow.began, "a message comes"))
+		cancel()
+		require.NoError(t, happens(end(messages), "the subscription ends"))
+		close(slow.read)
+	}
+}
+
+// slow reads one message, slowly.
+type slow struct {
+	oneValue
+	once        sync.Once
+	began, read chan struct{}
+}
+
+func (u *slow) Unmarshal(msg *nats.Msg) (*message.Message, error) {
+	u.once.Do(func() { close(u.began) })
+	<-u.read
+	return u.oneValue.Unmarshal(msg)
+}
+
 // TestJetStreamMetadata: NATS's header changes metadata; what is in the message's data arrives as it was.
 func TestJetStreamMetadata(t *testing.T) {
 	metadata := message.Metadata{
@@ -212,7 +288,7 @@ func newJetStream(t *testing.T, ackWait time.Duration) *jetStream {
 	require.NoError(t, err)
 	config := &nats.ConsumerConfig{
 		Durable: "billing", DeliverGroup: "billing", DeliverSubject: topic + "-billing",
-		AckPolicy: nats.AckExplicitPolicy, AckWait: ackWait, MaxAckPending: 4,
+		AckPolicy: nats.AckExplicitPolicy, AckWait: ackWait, MaxAckPending: 2,
 	}
 	for range 2 { // the second call changes nothing
 		_, err = js.UpdateConsumer(topic, config)
@@ -236,15 +312,36 @@ func newJetStream(t *testing.T, ackWait time.Duration) *jetStream {
 	return j
 }
 
-// subscriber returns that of a process, which gives up a message after a while.
+// subscriber returns that of a process, which has a publisher too, and gives up a message after a while.
 func (j *jetStream) subscriber(timeout time.Duration) message.Subscriber {
 	j.Helper()
-	config := j.subscriberConfig
+	lost, lose := context.WithCancel(context.Background())
+	closed := nats.ClosedHandler(func(*nats.Conn) { lose() }) // an option of both connections
+	produce, config := j.publisherConfig, j.subscriberConfig
+	produce.NatsOptions, config.NatsOptions = append(produce.NatsOptions, closed), append(config.NatsOptions, closed)
+	publisher, err := wmnats.NewPublisher(produce, watermill.NopLogger{})
+	require.NoError(j, err)
 	config.AckWaitTimeout = timeout
 	s, err := wmnats.NewSubscriber(config, watermill.NopLogger{})
 	require.NoError(j, err)
-	j.Cleanup(func() { assert.NoError(j, s.Close()) })
-	return s
+	j.Cleanup(func() {
+		assert.NoError(j, publisher.Close())
+		assert.NoError(j, s.Close())
+	})
+	return &ending{Subscriber: s, lost: lost}
+}
+
+// ending is that of docs/nats.md.
+type ending struct {
+	*wmnats.Subscriber
+	lost context.Context //nolint:containedctx // it ends with a connection
+}
+
+func (e *ending) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	for _, end := range []context.Context{ctx, e.lost} {
+		context.AfterFunc(end, func() { _ = e.Close() })
+	}
+	return e.Subscriber.Subscribe(context.WithoutCancel(ctx), topic)
 }
 
 func (j *jetStream) publish(uuid string) {

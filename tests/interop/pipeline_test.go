@@ -208,6 +208,17 @@ func next(t *testing.T, messages <-chan *message.Message) *message.Message {
 	}
 }
 
+// end is closed when a subscription ends.
+func end(messages <-chan *message.Message) <-chan struct{} {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for range messages { //nolint:revive // until it is closed
+		}
+	}()
+	return ended
+}
+
 // done holds when the outbox is empty and every copy of every message was acked.
 func (p *pipeline) done(c *assert.CollectT) {
 	for uuid, m := range p.committed {

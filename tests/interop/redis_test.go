@@ -61,13 +61,7 @@ func TestRedisStreamThatIsGone(t *testing.T) {
 		require.NoError(t, r.publisher.Publish(r.topic, message.NewMessage("1", nil)))
 		next(t, messages).Ack()
 		require.NoError(t, r.client.Del(t.Context(), r.topic).Err())
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			for range messages { //nolint:revive // until it is closed
-			}
-		}()
-		require.NoError(t, happens(ended, "the subscription ends"))
+		require.NoError(t, happens(end(messages), "the subscription ends"))
 		require.NoError(t, s.Close())
 	}
 }
@@ -103,6 +97,7 @@ func (r *redisStream) subscriber() message.Subscriber {
 		Client: redis.NewClient(options), ConsumerGroup: "billing", DisableIndefiniteInitialBlock: true,
 		Unmarshaller:           anyEntry{},
 		ShouldStopOnReadErrors: func(err error) bool { return redis.HasErrorPrefix(err, "NOGROUP") },
+		ConsumerTimeout:        365 * 24 * time.Hour,
 	}
 	config.MaxIdleTime, config.ClaimInterval = time.Second, 200*time.Millisecond
 	s, err := redisstream.NewSubscriber(config, watermill.NopLogger{})

@@ -62,6 +62,18 @@ func TestInit(t *testing.T) {
 	assert.Equal(t, string(alerts), string(text))
 }
 
+// TestInitQueue: where messages that fail hold up others, a service has the queue without being asked.
+func TestInitQueue(t *testing.T) {
+	t.Parallel()
+	for args, queue := range map[string]bool{"--broker=rabbitmq": false, "--broker=redis": true, "--broker=redis --queue=false": false} {
+		dir := t.TempDir()
+		require.Zero(t, call(t, "", append([]string{"init", "--module", "example.com/billing", dir}, strings.Fields(args)...)...).code)
+		text, err := os.ReadFile(filepath.Join(dir, "service.go"))
+		require.NoError(t, err)
+		assert.Equal(t, queue, strings.Contains(string(text), "pubsub.Durable"), args)
+	}
+}
+
 // TestInitWithoutPermission: who may not write is told so, and nothing is left.
 func TestInitWithoutPermission(t *testing.T) {
 	t.Parallel()
@@ -134,10 +146,13 @@ func newMade(t *testing.T, s skeleton.Service) *made {
 	t.Helper()
 	m := &made{T: t, Service: s, name: fmt.Sprintf("try%d", time.Now().UnixNano()), folder: filepath.Join(t.TempDir(), "service")}
 	args := []string{"init", "--module", "example.com/" + m.name, "--database", s.Database, "--broker", s.Broker}
-	for flag, set := range map[string]bool{"--outbox": s.Outbox, "--gate": s.Gate, "--queue": s.Queue, "--policy": s.Policy} {
+	for flag, set := range map[string]bool{"--outbox": s.Outbox, "--gate": s.Gate, "--policy": s.Policy} {
 		if set {
 			args = append(args, flag)
 		}
+	}
+	if s.Queue != s.HoldsUp() { // which is the default
+		args = append(args, fmt.Sprintf("--queue=%t", s.Queue))
 	}
 	r := call(t, "", append(args, m.folder)...)
 	require.Zero(t, r.code, r.err)
@@ -250,7 +265,10 @@ func (m *made) try() {
 	first.stop()
 	foreign := m.Broker == "nats" || m.Broker == "redis"
 	if foreign {
-		m.run(tests, "-test.run", "TestForeign")
+		m.run(tests, "-test.run", "TestForeign|TestMade")
+	}
+	if foreign && m.Durable() {
+		m.run(tests, "-test.run", "TestPoison")
 	}
 	payment = url.Values{"id": {m.name + "-2"}, "account": {"ann"}, "amount": {"5"}, "version": {"2"}}
 	assert.Equal(m, http.StatusAccepted, m.send(http.MethodPost, second.at+"/payments", payment).StatusCode)
@@ -310,7 +328,8 @@ func (r *running) stop() {
 	for line := range strings.Lines(r.log.String()) {
 		closes := m.Broker == "sql" && strings.Contains(line, "context canceled") // watermill-sql says so when it is closed
 		foreign := strings.Contains(line, "inbox: message parked for an operator") && strings.Contains(line, "no key")
-		assert.True(m, closes || foreign || !strings.Contains(line, " ERROR "), line)
+		poison := strings.Contains(line, "invalid character 'p'")
+		assert.True(m, closes || foreign || poison || !strings.Contains(line, " ERROR "), line)
 	}
 }
 

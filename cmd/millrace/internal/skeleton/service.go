@@ -56,6 +56,10 @@ func (s Service) Validate() error {
 // Durable reports whether the service has a queue.
 func (s Service) Durable() bool { return s.Queue || s.Gate }
 
+// HoldsUp reports whether messages that fail hold up others at the broker, for ever if nobody stores them. RabbitMQ has its
+// delivery limit.
+func (s Service) HoldsUp() bool { return s.Broker != "rabbitmq" }
+
 // Declares reports whether the broker has no topics but those that were made before.
 func (s Service) Declares() bool { return s.Broker != "redis" }
 
