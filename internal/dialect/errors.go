@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -197,6 +198,20 @@ func alreadyMade(err error) bool {
 		if code, some := number(err); some && (code == 1060 || code == 1061) {
 			return true
 		}
+	}
+	return false
+}
+
+// TooLong reports whether a value is too long for its column, on MySQL and MariaDB.
+func TooLong(err error) bool {
+	if code, some := number(err); some && code == 1406 {
+		return true
+	}
+	switch e := err.(type) { //nolint:errorlint // walks the tree itself
+	case interface{ Unwrap() error }:
+		return TooLong(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		return slices.ContainsFunc(e.Unwrap(), TooLong)
 	}
 	return false
 }
