@@ -17,6 +17,7 @@ type gathering struct {
 	bytes   int       // of waiting
 	led     bool
 	joined  chan struct{} // has a token if a member joined while the leader lingers; nil if none does
+	urgent  bool          // the version gate released one that waits, and what it holds behind that one waits too
 }
 
 // gathered is the state of a member in a gathering.
@@ -96,6 +97,7 @@ func (g *gathering) join(m *member) (leads bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.waiting, g.bytes = append(g.waiting, m), g.bytes+m.size
+	g.urgent = g.urgent || m.released()
 	if g.joined != nil {
 		select {
 		case g.joined <- struct{}{}:
@@ -167,6 +169,7 @@ func (b *batches) take(m *member) []*member {
 	}
 	all := slices.Clone(b.waiting[:n])
 	b.waiting, b.bytes = slices.Delete(b.waiting, 0, n), b.bytes-bytes
+	b.urgent = slices.ContainsFunc(b.waiting, (*member).released)
 	of := &batch{}
 	of.ctx, of.cancel = context.WithCancel(context.Background())
 	of.live.Store(int64(n))
@@ -187,7 +190,15 @@ func (b *batches) ready() int {
 	return len(b.waiting)
 }
 
-// linger waits until the batch is full, at most Linger.
+func (m *member) released() bool { return m.delivery.lease != nil && m.delivery.released() }
+
+func (b *batches) hurries() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.urgent
+}
+
+// linger waits until the batch is full or urgent, at most Linger.
 func (b *batches) linger(m *member) {
 	joined := make(chan struct{}, 1)
 	b.mu.Lock()
@@ -200,7 +211,7 @@ func (b *batches) linger(m *member) {
 	}()
 	timer := time.NewTimer(b.limits.Linger)
 	defer timer.Stop()
-	for b.ready() >= 0 {
+	for b.ready() >= 0 && !b.hurries() {
 		select {
 		case <-joined:
 		case <-timer.C:

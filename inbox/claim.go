@@ -24,6 +24,7 @@ type claim struct {
 	former32       int32 // the same for the epoch before
 	fresh          bool
 	openRow        bool               // the message has an open row, which Commit closes
+	openAs         stored.Status      // the status of that row if no queue delivers this message
 	inDoubt        bool               // our COMMIT failed, so it may have been applied
 	refused        bool               // our COMMIT was refused because of a conflict
 	over           bool               // committed or rolled back

@@ -89,8 +89,8 @@ func (cl *claim) look() (next move, err error) {
 	if !d.is(row.OpenHash.Int64) {
 		return cl.collision()
 	}
-	if status == stored.FailedRetryable && cl.lease == nil {
-		cl.openRow = true
+	if cl.lease == nil && (status == stored.FailedRetryable || status == stored.Received && s.bellOf(cl.consumer.name()) == nil) {
+		cl.openRow, cl.openAs = true, status
 		return retake, nil
 	}
 	if status == stored.InProgress && cl.lease != nil && !cl.inherited() { // seal checks that the lease is still ours

@@ -120,7 +120,7 @@ func (cl *claim) park(ctx context.Context, tx *sqlx.Tx, reason string) error {
 			[]byte(reason), code, dialect.NeverDue, cl.id32, cl.id, cl.lease.token))
 	case cl.openRow:
 		moved, err = database.Affected(tx.ExecContext(ctx, s.dialect.MoveMessage,
-			cl.asideStatus(), []byte(reason), code, dialect.NeverDue, cl.id32, cl.id, stored.FailedRetryable))
+			cl.asideStatus(), []byte(reason), code, dialect.NeverDue, cl.id32, cl.id, cl.openAs))
 	default:
 		return cl.storeAside(ctx, tx, row)
 	}

@@ -85,7 +85,7 @@ func (cl *claim) inPlaceOf(row stored.Message, served bool) (next move, taken bo
 		cl.answer, cl.queued = "stored as "+stored.FailedRetryable.String(), true
 		return done, true, nil
 	}
-	cl.openRow, cl.asFirstSent = true, !marked
+	cl.openRow, cl.openAs, cl.asFirstSent = true, stored.FailedRetryable, !marked
 	return retake, true, nil
 }
 

@@ -10,7 +10,6 @@ import (
 	"github.com/millrace-go/millrace/internal/ambient"
 	"github.com/millrace-go/millrace/internal/database"
 	"github.com/millrace-go/millrace/internal/flight"
-	"github.com/millrace-go/millrace/internal/stored"
 )
 
 // What writeRows writes may be sent with COMMIT.
@@ -187,7 +186,7 @@ func (cl *claim) closeOpenRow(ctx context.Context, tx *sqlx.Tx, produced []*mess
 	case cl.lease != nil:
 		closed, err = database.Affected(tx.ExecContext(ctx, s.dialect.Queue.CloseLeased, cl.id32, cl.id, cl.lease.token))
 	default:
-		closed, err = database.Affected(tx.ExecContext(ctx, s.dialect.DeleteMessage, cl.id32, cl.id, stored.FailedRetryable))
+		closed, err = database.Affected(tx.ExecContext(ctx, s.dialect.DeleteMessage, cl.id32, cl.id, cl.openAs))
 	}
 	if err != nil {
 		return fmt.Errorf("close the open message: %w", err)

@@ -175,6 +175,7 @@ type claimConsumer struct {
 	warnedUnguarded sync.Once
 	warnedSingly    sync.Once
 	warnedFormer    sync.Once
+	warnedUnserved  sync.Once
 	formerOver      sync.Once
 	formerShared    atomic.Bool // two messages of this epoch turned out to share a former key
 

@@ -104,6 +104,11 @@ func (cl *claim) observeHeld() {
 func (cl *claim) observeReleased() {
 	s, e := cl.consumer.store, cl.event("released")
 	e.Count = int(cl.released)
+	if s.bellOf(cl.consumer.name()) == nil {
+		cl.consumer.warnedUnserved.Do(func() {
+			s.log.Error("inbox: no queue of this process delivers the messages that the gate released; said once per consumer", ErrNotServed, e.fields())
+		})
+	}
 	s.log.Debug("inbox: messages that waited for this one were released", e.fields())
 	s.observers.tell(cl.ctx, KindReleased, e)
 }

@@ -121,7 +121,7 @@ func (cl *claim) store() error {
 	if !cl.openRow {
 		return cl.storeAside(ctx, cl.tx.Tx, row)
 	}
-	status, lease := stored.FailedRetryable, int64(0)
+	status, lease := cl.openAs, int64(0)
 	if cl.lease != nil {
 		status, lease = stored.InProgress, cl.lease.token
 	}

@@ -135,13 +135,26 @@ func saysOf(err error) dialect.Kind {
 func unopenable(err error) bool { return errors.Is(err, ErrErased) || IsTerminal(err) }
 
 // refused returns err, with which the database did not store these arguments. It says whether they have too many bytes:
-// MySQL cuts the connection then, as if it were away.
+// MySQL cuts the connection then, as if it were away. What else a message brings may be too long for its column.
 func (s *Store) refused(ctx context.Context, err error, args ...[]byte) error {
+	if dialect.TooLong(err) {
+		return &tooLongError{err}
+	}
 	if dialect.Classify(err) == dialect.Unavailable && s.db.BeyondPacket(ctx, args...) {
 		return fmt.Errorf("%w: %v", database.ErrTooLarge, err) //nolint:errorlint // the message is to blame, not the database
 	}
 	return err
 }
+
+// tooLongError says that a message can never be stored. It is a database.ErrTooLarge, whose text would not help.
+type tooLongError struct{ error }
+
+func (e *tooLongError) Error() string {
+	return "MySQL and MariaDB store a UUID and a topic of at most 65,535 bytes, so this message can never be stored: " + e.error.Error()
+}
+
+func (e *tooLongError) Unwrap() error        { return e.error }
+func (e *tooLongError) Is(target error) bool { return target == database.ErrTooLarge } //nolint:errorlint // errors.Is unwraps
 
 // unservable reports whether a redelivery at once would fail with err, too.
 func unservable(err error) bool {

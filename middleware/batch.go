@@ -53,7 +53,8 @@ type Batch struct {
 	// Gate's Store, Consumer and Epoch are unused.
 	Gate *VersionGate
 
-	// Linger is how long the first message of a batch waits for others, unless the batch is full.
+	// Linger is how long the first message of a batch waits for others, unless the batch is full or has
+	// one that Gate held and released.
 	// Defaults to 0: what has arrived is handled at once.
 	Linger time.Duration
 }

@@ -56,6 +56,16 @@ func run(listen string) (err error) {
 	return s.run(ctx, listen)
 }
 
+// running calls work once the router runs, unless ctx ends before.
+func (s *service) running(ctx context.Context, work func(context.Context) error) error {
+	select {
+	case <-s.router.Running():
+		return work(ctx)
+	case <-ctx.Done():
+		return nil
+	}
+}
+
 // run serves until ctx ends, or takes the tour if there is no address.
 func (s *service) run(ctx context.Context, listen string) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -72,8 +82,8 @@ func (s *service) run(ctx context.Context, listen string) error {
 	ended := make(chan error, 5)
 	work := []func() error{
 		func() error { return s.router.Run(ctx) },
-		func() error { <-s.router.Running(); return s.relay.Run(ctx) },
-		func() error { <-s.router.Running(); return s.traffic(ctx) },
+		func() error { return s.running(ctx, s.relay.Run) },
+		func() error { return s.running(ctx, s.traffic) },
 		func() error { return s.pages.Run(ctx) },
 	}
 	for _, w := range work {

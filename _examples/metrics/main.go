@@ -78,7 +78,14 @@ func (s *service) start(ctx context.Context, listen string) (address string, sto
 			failed <- err
 		}
 	})
-	<-router.Running()
+	select {
+	case <-router.Running():
+	case err := <-failed: // it did not start
+		cancel()
+		err = errors.Join(err, server.Close())
+		all.Wait()
+		return "", nil, err
+	}
 	return listener.Addr().String(), func() error {
 		err := errors.Join(router.Close(), server.Close())
 		cancel()

@@ -219,6 +219,20 @@ func alreadyMade(err error) bool {
 	return false
 }
 
+// TooLong reports whether a value is too long for its column, on MySQL and MariaDB.
+func TooLong(err error) bool {
+	if code, some := number(err); some && code == 1406 {
+		return true
+	}
+	switch e := err.(type) { //nolint:errorlint // walks the tree itself
+	case interface{ Unwrap() error }:
+		return TooLong(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		return slices.ContainsFunc(e.Unwrap(), TooLong)
+	}
+	return false
+}
+
 // number returns a driver error's code, from its method or its field.
 func number(err error) (int64, bool) {
 	if e, ok := err.(interface{ Code() int }); ok { //nolint:errorlint // walks the tree itself

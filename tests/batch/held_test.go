@@ -169,6 +169,15 @@ var heldBodies = []testdb.Body{
 		assert.LessOrEqual(t, slices.Max(seen.seen()), 10, "a batch has more than Max")
 		t.Log(len(seen.seen()), "batches")
 	})},
+	{Name: "what was held and released", Why: "it waits for no others, so what one aggregate has held is not handled at the pace of Linger", Run: testdb.With(newGateBed, func(t *testing.T, b *bed) {
+		q := b.newQueue(3, func(batch *millrace.Batch) { batch.Gate = &millrace.VersionGate{} })
+		for _, m := range b.versions("ada", 2, 4) {
+			q.feed.Send(t, m)
+		}
+		rig.Eventually(t, "all are held", func() bool { return b.db.Count(t, `SELECT COUNT(*) FROM millrace_messages WHERE status = 7`) == 3 })
+		q.stores(slices.Concat(b.versions("ada", 1, 1), b.versions("bob", 1, 2)))
+		assert.Equal(t, 6, b.effects())
+	})},
 	{Name: "what was held before all is forgotten", Why: "no batch of it begins an aggregate", Run: testdb.With(newGateBed, func(t *testing.T, b *bed) {
 		q := b.newQueue(4, func(batch *millrace.Batch) {
 			batch.Linger, batch.Gate = 20*time.Millisecond, &millrace.VersionGate{First: inbox.FirstSeen}

@@ -128,6 +128,16 @@ var parkingBodies = []testdb.Body{
 			require.ErrorIs(t, err, outbox.ErrTooLarge)
 		}
 	})},
+	{Name: "a UUID that no column takes", Why: "MySQL can never store it, and the error says so", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		q := rig.Queue(t, b.store, inbox.QueueConfig{Consumer: "long"})
+		err := q.Put(t.Context(), "orders", message.NewMessage(strings.Repeat("u", 1<<16), nil))
+		if b.db.Dialect != "mysql" {
+			require.NoError(t, err)
+			return
+		}
+		require.ErrorIs(t, err, outbox.ErrTooLarge)
+		assert.ErrorContains(t, err, "can never be stored")
+	})},
 	{Name: "a dead letter while the database goes away", Why: "the message is parked later, with its letter", Run: inBothModes(func(t *testing.T, b *bed, mode pubsub.Mode) {
 		letters := rig.NewOutbox(t, b.db.DB, outbox.Config{})
 		durable := quick(b.store)

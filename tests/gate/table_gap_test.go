@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	wmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/assert"
@@ -59,6 +60,22 @@ var gapBodies = []testdb.Body{
 	{Name: "hold without a queue", Why: "what nothing would deliver is not held", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		rig.MustFail(t, b.gated(b.store, millrace.VersionGate{}, handler), change("a", 2), inbox.ErrNoQueue)
 		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_claims`))
+	})},
+	{Name: "latest only, without a queue", Why: "nothing delivers what was held, so a copy of it is handled", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
+		first := b.process()
+		b.queued(first)
+		third, fourth := change("a", 3), change("a", 4)
+		must(t, b.gated(first, millrace.VersionGate{}, handler), change("a", 1), again(third), again(fourth))
+		require.Equal(t, 2, b.open(admin.Held))
+
+		log := watermill.NewCaptureLogger()
+		h := b.gated(b.newStore(b.db.Open(b).DB, inbox.Config{Logger: log}), millrace.VersionGate{OnGap: inbox.GapLatest}, handler)
+		must(t, h, change("a", 2))
+		assert.Equal(t, 2, b.open(admin.Received))
+		assert.True(t, log.HasError(inbox.ErrNotServed))
+		must(t, h, again(fourth), again(third), again(fourth))
+		assert.Equal(t, []int64{1, 2, 4}, b.applied("a"), "3 is stale")
+		assert.Zero(t, b.count(`SELECT COUNT(*) FROM millrace_messages`))
 	})},
 	{Name: "a gap that fails", Why: "a delay, then a GapError; nothing is kept", Run: testdb.With(newBed, func(t *testing.T, b *bed) {
 		h := b.gated(b.store, millrace.VersionGate{OnGap: inbox.GapFail}, handler)

@@ -211,7 +211,7 @@ var rules = []mutant{
 	},
 	{
 		name: "replay: take the place of what is still to be tried", by: conformance("a replay of what is still to be tried"), file: "inbox/claim_replayfailed.go",
-		old: "cl.openRow, cl.asFirstSent = true, !marked", new: "cl.openRow, cl.asFirstSent = true, false",
+		old: "cl.openRow, cl.openAs, cl.asFirstSent = true, stored.FailedRetryable, !marked", new: "cl.openRow, cl.openAs, cl.asFirstSent = true, stored.FailedRetryable, false",
 	},
 	{
 		name: "replay: hold back an order key", by: guard{"./tests/durable", "TestConformance/^a_refused_replay_in_a_queue_with_an_order$/sqlite"},
