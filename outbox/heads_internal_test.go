@@ -10,14 +10,14 @@ import (
 	"github.com/millrace-go/millrace/internal/dialect"
 )
 
-// twoHeads is a relay with two messages of a key that both were set aside: a transaction that was open
-// when 8 failed has stored 5. 10 was stored after both.
+// twoHeads is a relay with a message of a key that was set aside, 8, and one behind it. Tests add 5, which a
+// transaction stored that was open when 8 failed.
 type twoHeads struct{ *pump }
 
 func newTwoHeads(t *testing.T) twoHeads {
 	t.Helper()
 	p := twoHeads{newLeasedPump(t, RelayConfig{})}
-	p.put(t, "hot", dialect.OutboxRetry, 5, 8)
+	p.put(t, "hot", dialect.OutboxRetry, 8)
 	p.put(t, "hot", dialect.OutboxHeld, 10)
 	p.rest()
 	return p
@@ -63,7 +63,8 @@ func TestTheEndOfAHeadOpensNoKeyWithAnother(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := newTwoHeads(t)
 			p.due(t, 8)
-			p.away(0) // when the other becomes due
+			p.away(0) // when the other is stored
+			p.put(t, "hot", dialect.OutboxRetry, 5)
 			p.due(t, 5)
 			require.Len(t, p.window, 2)
 			p.ends(t, c.sent, nil)
@@ -82,6 +83,7 @@ func TestTheEndOfAHeadOpensNoKeyWithAnother(t *testing.T) {
 // An operator had both tried again: the later one waits for the earlier one, as what is no head does.
 func TestAHeadWaitsForAnEarlierOneOfItsKey(t *testing.T) {
 	p := newTwoHeads(t)
+	p.put(t, "hot", dialect.OutboxRetry, 5)
 	p.due(t, 5, 8)
 	p.ends(t, 5, Permanent(errRefused))
 	assert.Empty(t, p.deliver(t))
@@ -90,4 +92,61 @@ func TestAHeadWaitsForAnEarlierOneOfItsKey(t *testing.T) {
 	assert.Empty(t, ids(p.lanes[0].queue))
 	p.due(t, 5)
 	assert.Equal(t, []int64{5, 8, 10}, p.drain(t))
+}
+
+// It is due while an earlier one is on its way, which was stored late: what is behind it waits no longer than for both.
+func TestAHeadThatIsHeldBackOpensItsKey(t *testing.T) {
+	p := newTwoHeads(t)
+	p.check(hash("hot"))
+	p.looks(t)
+	require.Equal(t, int64(8), p.blocked[hash("hot")].head)
+	p.put(t, "hot", dialect.OutboxPending, 5)
+	p.reads(t)
+	p.rest()
+	p.due(t, 8)
+	require.Equal(t, []int64{8}, ids(p.ledger.hold))
+	assert.Equal(t, []int64{5}, p.deliver(t))
+	p.flushAll(t)
+	p.looks(t)
+	assert.Equal(t, []int64{8, 10}, ids(p.lanes[0].queue))
+}
+
+// A transaction was open for long, and has stored more than fits before a message that is parked.
+func TestWhatIsHeldBackBeforeAHeadDoesNotWaitForIt(t *testing.T) {
+	p := newLeasedPump(t, RelayConfig{Batch: 4})
+	p.put(t, "hot", dialect.OutboxParked, 8)
+	p.check(hash("hot"))
+	p.rest()
+	p.looks(t)
+	p.put(t, "hot", dialect.OutboxPending, 1, 2, 3, 4, 5)
+	p.reads(t)
+	p.rest()
+	var sent []int64
+	for len(sent) < 5 {
+		sent = append(sent, p.deliver(t)...)
+		p.flushAll(t)
+		p.looks(t)
+	}
+	assert.Equal(t, []int64{1, 2, 3, 4, 5}, sent)
+}
+
+// After a failover another message has the id of a head, or of one in hand.
+func TestAnIDThatComesAgainIsAnotherMessage(t *testing.T) {
+	p := newLeasedPump(t, RelayConfig{})
+	p.put(t, "other", dialect.OutboxParked, 5)
+	p.put(t, "hot", dialect.OutboxHeld, 8)
+	p.blocked[hash("hot")] = block{head: 5}
+	p.reader.sweepAt = time.Time{}
+	p.reads(t)
+	p.rest()
+	p.looks(t)
+	require.Equal(t, []int64{8}, ids(p.lanes[0].queue))
+
+	p.away(0)
+	p.db.MustExec(`UPDATE millrace_outbox SET created_at = created_at + 1 WHERE id = 8`)
+	p.put(t, "hot", dialect.OutboxHeld, 9)
+	p.put(t, "hot", dialect.OutboxPending, 10)
+	p.check(hash("hot"))
+	p.looks(t)
+	assert.Empty(t, ids(p.lanes[0].queue), "nothing goes out before the new one")
 }

@@ -169,7 +169,7 @@ func (p *pump) takeKey(one *asking, r *reading, now time.Time) {
 			known = p.window[l.id]
 		}
 		switch {
-		case known != nil && (known.back || known.failed):
+		case known != nil && (known.back || known.failed || known.at != l.at):
 			return
 		case known != nil:
 			t.after = max(t.after, l.id)

@@ -44,7 +44,7 @@ func (p *pump) put(t *testing.T, key string, status int, ids ...int64) {
 		}
 		_, err := p.db.ExecContext(t.Context(), `
 			INSERT INTO millrace_outbox (id, key_hash, blocked_key, status, created_at, topic, uuid, order_key)
-			VALUES (?, ?, ?, ?, 1, 't', ?, ?)`, id, hash(key), blocked, status, fmt.Sprint(id), key)
+			VALUES (?, ?, ?, ?, 0, 't', ?, ?)`, id, hash(key), blocked, status, fmt.Sprint(id), key)
 		require.NoError(t, err)
 	}
 }

@@ -65,7 +65,7 @@ type letter struct {
 	back     bool  // it is to be held back in the table instead of sent
 	failed   bool  // it failed, or its topic did: the later messages of its key wait for it
 	status   int   // in the table, when it was read
-	behind   int64 // the unsent message of its key before it, 0 for none, or unknown; only looks for new messages fill it
+	behind   int64 // an unsent message of its key before it, 0 for none, or unknown; looks for keys do not fill it
 	attempts int
 	bytes    int // of payload and metadata
 	topic    string
@@ -87,8 +87,10 @@ func (l *letter) copy() *message.Message {
 func (l *letter) row() dialect.Row { return dialect.Row{ID: l.id, StoredAt: l.at} }
 
 // setAside reports whether l was set aside when it was read.
-func (l *letter) setAside() bool {
-	return l.status == dialect.OutboxRetry || l.status == dialect.OutboxParked
+func (l *letter) setAside() bool { return setAside(l.status) }
+
+func setAside(status int) bool {
+	return status == dialect.OutboxRetry || status == dialect.OutboxParked
 }
 
 // suspect reports whether l has failed, or is bound to fail.

@@ -63,13 +63,19 @@ func (d *tables) look(ctx context.Context, r *reading) (err error) {
 			return fmt.Errorf("read when the next retry is due: %w", err)
 		}
 		r.letters, err = d.messages(ctx, d.sql.SelectDue, r.window, r.shards.mask(), shardCount, r.limit)
+		if err == nil {
+			err = d.lookBehind(ctx, d.sql.SelectFirsts, r.letters, 0)
+		}
 	default:
 		if err = d.lookForChanges(ctx, r); err != nil {
 			return err
 		}
 		r.letters, err = d.messages(ctx, d.sql.SelectPending, r.window, r.after, r.shards.mask(), shardCount, r.limit)
+		if err == nil && d.sql.SelectShortKeys != "" {
+			err = d.lookBehind(ctx, d.sql.SelectShortKeys, r.letters, unknown)
+		}
 		if err == nil {
-			err = d.lookBehind(ctx, r.letters)
+			err = d.lookForReplaced(ctx, r)
 		}
 	}
 	if err != nil {
@@ -101,39 +107,79 @@ func (d *tables) messages(ctx context.Context, query string, args ...any) ([]*le
 	return letters, nil
 }
 
-// lookBehind finds the unsent message before each of the letters, where SelectPending does not.
-func (d *tables) lookBehind(ctx context.Context, letters []*letter) error {
+// knownRow is what the statements return that read no whole messages.
+type knownRow struct {
+	ID       int64 `db:"id"`
+	Hash     int64 `db:"key_hash"`
+	Status   int   `db:"status"`
+	StoredAt int64 `db:"created_at"`
+}
+
+// lookBehind finds the last message before each of the letters among those that query returns of its
+// key. Where it returns none of a key, that is otherwise.
+func (d *tables) lookBehind(ctx context.Context, query string, letters []*letter, otherwise int64) error {
 	unsent := make(map[int64][]int64) // by key
 	for _, l := range letters {
 		if l.keyed {
 			unsent[l.hash] = nil
 		}
 	}
-	if d.sql.SelectShortKeys == "" || len(unsent) == 0 {
+	if len(unsent) == 0 {
 		return nil
 	}
-	var rows []struct {
-		Key int64 `db:"key_hash"`
-		ID  int64 `db:"id"`
-	}
-	err := d.db.SelectContext(ctx, &rows, d.sql.SelectShortKeys, dialect.IDs(slices.Collect(maps.Keys(unsent))))
-	if err != nil {
+	var rows []knownRow
+	if err := d.db.SelectContext(ctx, &rows, query, dialect.IDs(slices.Collect(maps.Keys(unsent)))); err != nil {
 		return fmt.Errorf("read which messages come before: %w", err)
 	}
 	for _, row := range rows {
-		unsent[row.Key] = append(unsent[row.Key], row.ID)
+		unsent[row.Hash] = append(unsent[row.Hash], row.ID)
 	}
 	for _, l := range letters {
 		if l.keyed && len(unsent[l.hash]) == 0 {
-			l.behind = unknown
+			l.behind = otherwise
 		}
 		for _, id := range unsent[l.hash] {
-			if id < l.id {
+			if l.keyed && id < l.id {
 				l.behind = max(l.behind, id)
 			}
 		}
 	}
 	return nil
+}
+
+// lookForReplaced finds out which letters come behind a message that only has the id of one in hand: a
+// replica that lagged behind and becomes the primary gives ids again.
+func (d *tables) lookForReplaced(ctx context.Context, r *reading) error {
+	behind := make(map[int64]bool)
+	for _, l := range r.letters {
+		if r.had[l.behind] != nil {
+			behind[l.behind] = false
+		}
+	}
+	if len(behind) == 0 {
+		return nil
+	}
+	rows, err := d.known(ctx, slices.Collect(maps.Keys(behind)))
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		behind[row.ID] = row.StoredAt != r.had[row.ID].at
+	}
+	for _, l := range r.letters {
+		if behind[l.behind] {
+			l.behind = unknown
+		}
+	}
+	return nil
+}
+
+// known reads what has these ids now.
+func (d *tables) known(ctx context.Context, ids []int64) (rows []knownRow, err error) {
+	if err = d.db.SelectContext(ctx, &rows, d.sql.SelectKnown, dialect.IDs(ids)); err != nil {
+		return nil, fmt.Errorf("read what became of messages: %w", err)
+	}
+	return rows, nil
 }
 
 // lookAside reads what r asks for besides messages.
@@ -175,12 +221,14 @@ func (d *tables) missHeads(ctx context.Context, heads map[int64]int64) error {
 	if len(heads) == 0 {
 		return nil
 	}
-	var there []int64
-	if err := d.db.SelectContext(ctx, &there, d.sql.SelectAside, dialect.IDs(slices.Collect(maps.Keys(heads)))); err != nil {
-		return fmt.Errorf("read the heads of blocked keys: %w", err)
+	rows, err := d.known(ctx, slices.Collect(maps.Keys(heads)))
+	if err != nil {
+		return err
 	}
-	for _, id := range there {
-		delete(heads, id)
+	for _, row := range rows {
+		if setAside(row.Status) && row.Hash == heads[row.ID] {
+			delete(heads, row.ID)
+		}
 	}
 	return nil
 }

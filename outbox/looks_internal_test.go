@@ -48,7 +48,7 @@ func TestALookAsksWhatIsBeforeTheMessagesItFound(t *testing.T) {
 	p.put(t, "hot", dialect.OutboxPending, 2, 4)
 	p.put(t, "long", dialect.OutboxPending, 5)
 	found := []*letter{mail(2, "hot", "t"), mail(4, "hot", "t"), mail(5, "long", "t"), mail(6, "", "t")}
-	require.NoError(t, p.lookBehind(t.Context(), found))
+	require.NoError(t, p.lookBehind(t.Context(), asking.SelectShortKeys, found, unknown))
 	for i, want := range []int64{0, 3, unknown, 0} {
 		assert.Equal(t, want, found[i].behind, found[i].id)
 	}

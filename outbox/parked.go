@@ -121,7 +121,7 @@ func value(s *string) string {
 }
 
 // Retry has relays try a parked message again, with all of MaxAttempts. The messages behind it
-// stay held until it is sent.
+// stay held until it is sent, and it is held itself behind an earlier one that holds back their key.
 func (p *Publisher) Retry(ctx context.Context, id int64, by Operator) error {
 	return p.decide(ctx, id, "retry", by, func(tx *sqlx.Tx) error {
 		return p.changeParked(ctx, tx, p.sql.RetryParked, id)

@@ -199,7 +199,12 @@ func (p *pump) took(r *reading) {
 		p.reader.dueDone = len(r.letters) < r.limit
 		p.noteDue(r)
 		for _, l := range r.letters {
-			p.take(l, now)
+			if l.behind == 0 {
+				p.take(l, now)
+				continue
+			}
+			p.seen(l, now) // even if that one is in hand: others may be between them
+			p.holdBack(l)
 		}
 	case pending:
 		if p.reader.floor.lacks(r, now) {

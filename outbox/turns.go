@@ -167,6 +167,9 @@ func (p *pump) holdBack(l *letter) {
 		p.letGo(l.id)
 		return
 	}
+	if _, blocked := p.blocked[l.hash]; blocked && !p.waits(l) { // by l, or by one behind it
+		p.ledger.release(l.hash)
+	}
 	p.ledger.hold = append(p.ledger.hold, l)
 }
 

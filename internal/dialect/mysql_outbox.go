@@ -62,6 +62,17 @@ var mysqlOutbox = Outbox{
 			LIMIT 1000000) short
 		STRAIGHT_JOIN millrace_outbox k FORCE INDEX (by_order) ON k.order_hash = short.key_hash
 		WHERE short.beyond IS NULL`,
+	SelectFirsts: `
+		SELECT key_hash, id
+		FROM (
+			SELECT j.id AS key_hash, (
+				SELECT o.id FROM millrace_outbox o FORCE INDEX (by_order)
+				WHERE o.order_hash = j.id
+				ORDER BY o.order_hash, o.id
+				LIMIT 1) AS id
+			FROM ` + mysqlIDs + `
+			LIMIT 1000000) first
+		WHERE id IS NOT NULL`,
 	SelectDue: `
 		SELECT ` + outboxColumns + `, created_at, {now} - created_at AS age
 		FROM millrace_outbox FORCE INDEX (by_status)
@@ -83,11 +94,10 @@ var mysqlOutbox = Outbox{
 			WHERE status = 1 AND due_at > (SELECT {now}) AND (? >> ABS(key_hash % ?)) & 1 = 1
 			ORDER BY due_at, id
 			LIMIT 1) counted`,
-	SelectAside: `
-		SELECT o.id
+	SelectKnown: `
+		SELECT o.id, o.key_hash, o.status, o.created_at
 		FROM ` + mysqlIDs + `
-		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id
-		WHERE o.status IN (1, 3)`,
+		STRAIGHT_JOIN millrace_outbox o FORCE INDEX (PRIMARY) ON o.id = j.id`,
 	SelectKey: `
 		(SELECT ` + outboxColumns + `, created_at, {now} - created_at AS age
 		FROM millrace_outbox FORCE INDEX (by_order)

@@ -27,12 +27,15 @@ type Outbox struct {
 	// SelectShortKeys takes a list of keys, and returns the ids of the unsent messages of those that have few.
 	SelectShortKeys string
 
+	// SelectFirsts takes a list of keys, and returns the first unsent message of each.
+	SelectFirsts string
+
 	// SelectNextDue returns how soon the next retry is due, SelectLaterDue how soon the next that is not due yet.
 	SelectNextDue  string
 	SelectLaterDue string
 
-	// SelectAside returns which of these messages are still set aside.
-	SelectAside string
+	// SelectKnown returns what has these ids now.
+	SelectKnown string
 
 	// SelectKey reads the unsent messages of keys, each behind an id. It includes a message that was
 	// set aside if the others of its key wait for it. See [Outbox.Keys]. ListKeys lists the keys of so

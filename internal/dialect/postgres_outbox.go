@@ -48,6 +48,15 @@ var postgresOutbox = Outbox{
 			LIMIT (SELECT $5::BIGINT)) o
 		ORDER BY id
 		LIMIT 10000`,
+	SelectFirsts: `
+		SELECT j.key AS key_hash, first.id
+		FROM (SELECT json_array_elements_text($1::JSON)::BIGINT AS key) j, LATERAL (
+			SELECT id FROM millrace_outbox
+			WHERE (key_hash, id) > (j.key, 0) AND key_hash <= j.key
+				AND order_key IS NOT NULL AND (status IN (0, 2) OR blocked_key IS NOT NULL)` + postgresFresh + `
+			ORDER BY key_hash, id
+			LIMIT (SELECT 1)) first
+		LIMIT 10000`,
 	SelectDue: `
 		SELECT ` + outboxColumns + `, created_at, {now} - created_at AS age
 		FROM millrace_outbox
@@ -69,9 +78,9 @@ var postgresOutbox = Outbox{
 			WHERE status = 1 AND due_at > (SELECT {now}) AND ($1::BIGINT >> ABS(key_hash % $2)::INTEGER) & 1 <> 0` + postgresFresh + `
 			ORDER BY due_at, id
 			LIMIT (SELECT 1)) first`,
-	SelectAside: `
-		SELECT id FROM millrace_outbox
-		WHERE id = ` + postgresIDs + postgresFresh + ` AND status + 0 IN (1, 3)`,
+	SelectKnown: `
+		SELECT id, key_hash, status, created_at FROM millrace_outbox
+		WHERE id = ` + postgresIDs + postgresFresh,
 	SelectKey: `
 		SELECT o.*
 		FROM json_to_recordset($1::JSON) AS j (key BIGINT, after BIGINT, "limit" BIGINT), LATERAL (

@@ -20,6 +20,16 @@ var sqliteOutbox = Outbox{
 			AND status = 0 AND due_at = 0 AND id > ? AND (? >> ABS(key_hash % ?)) & 1 = 1
 		ORDER BY id
 		LIMIT ?`,
+	SelectFirsts: `
+		SELECT key_hash, id
+		FROM (
+			SELECT value AS key_hash, (
+				SELECT k.id FROM millrace_outbox k INDEXED BY ix_millrace_outbox_order
+				WHERE k.key_hash = value AND k.order_key IS NOT NULL AND (k.status IN (0, 2) OR k.blocked_key IS NOT NULL)
+				ORDER BY k.id
+				LIMIT 1) AS id
+			FROM json_each(?))
+		WHERE id IS NOT NULL`,
 	SelectDue: `
 		SELECT ` + outboxColumns + `, created_at, {now} - created_at AS age
 		FROM millrace_outbox INDEXED BY ix_millrace_outbox_status
@@ -41,10 +51,10 @@ var sqliteOutbox = Outbox{
 			WHERE status = 1 AND due_at > (SELECT {now}) AND (? >> ABS(key_hash % ?)) & 1 = 1
 			ORDER BY due_at, id
 			LIMIT 1) counted`,
-	SelectAside: `
+	SelectKnown: `
 		WITH ids AS (SELECT value FROM json_each(?))
-		SELECT id FROM millrace_outbox
-		WHERE id IN (SELECT value FROM ids) AND +status IN (1, 3)`,
+		SELECT id, key_hash, status, created_at FROM millrace_outbox
+		WHERE id IN (SELECT value FROM ids)`,
 	SelectKey: `
 		SELECT * FROM (
 			SELECT ` + outboxColumns + `, created_at, {now} - created_at AS age

@@ -84,6 +84,12 @@ var rules = []mutant{
 		new: "return true || before != nil",
 	},
 	{
+		name: "send what is due before an earlier one of its key", file: "outbox/reader.go",
+		by:  guard{"./outbox", "TestNothingOvertakesWhateverHappens"},
+		old: "if l.behind == 0 {",
+		new: "if l.behind == 0 || l.id > 0 {",
+	},
+	{
 		name: "go on with a key after one of it failed", file: "outbox/lane.go",
 		by:  guard{"./tests/outbox", "TestOrderIsKept"},
 		old: "if letter.keyed && l.stopped[letter.hash] ||", new: "if letter.id < 0 && l.stopped[letter.hash] ||",

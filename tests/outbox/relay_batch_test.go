@@ -63,6 +63,40 @@ var relayBatchBodies = []testdb.Body{
 		_, err = relay.RelayBatch(t.Context())
 		assert.NoError(t, err, "what is parked is not news")
 	})},
+	{Name: "a batch behind an earlier message", Why: "a relay that knows nothing yet sends none that is due before an earlier one of its key", Run: strictly(func(t *testing.T, p *post, b *strict) {
+		ids := p.store("orders", b.letters("k", 5)...)
+		p.db.Do(t, `UPDATE millrace_outbox SET status = 3, due_at = created_at,
+			blocked_key = CASE WHEN order_key IS NULL THEN NULL ELSE key_hash END WHERE status IN (0, 1, 2)`) // docs/outbox.md
+		batch := func() int {
+			n, err := p.newRelay(b).RelayBatch(t.Context())
+			require.NoError(t, err)
+			return n
+		}
+		retry := func(id string) { require.NoError(t, p.out.Retry(t.Context(), p.row(id).ID, ann)) }
+		retry(ids[2])
+		p.db.Do(t, `UPDATE millrace_outbox SET attempts = 3 WHERE uuid = ?`, ids[2])
+		require.Zero(t, batch(), "the first is parked")
+		assert.Zero(t, batch())
+		assert.Equal(t, rowHeld, p.row(ids[2]).Status)
+		assert.Equal(t, 3, p.row(ids[2]).Attempts)
+
+		retry(ids[0])
+		p.db.Do(t, `UPDATE millrace_outbox SET due_at = due_at + ? WHERE uuid = ?`, time.Hour.Microseconds(), ids[0])
+		retry(ids[4])
+		assert.Zero(t, batch(), "the first is to be tried later")
+		p.db.Do(t, `UPDATE millrace_outbox SET due_at = 1 WHERE uuid = ?`, ids[0])
+		retry(ids[3])
+		retry(ids[1])
+		assert.Equal(t, 5, batch())
+		b.once(ids)
+
+		msgs := b.letters("k", 2)
+		ids = p.store("orders", msgs...)
+		p.db.Do(t, `UPDATE millrace_outbox SET status = 3`) // as Continue parks them
+		b.excuse(msgs[0])
+		retry(ids[1])
+		assert.Equal(t, 1, batch())
+	})},
 	{Name: "a batch in an outage", Why: "it ends with an error, and what was confirmed before is written off", Run: strictly(func(t *testing.T, p *post, b *strict) {
 		relay := p.newRelay(b, func(c *outbox.RelayConfig) { c.Batch, c.Lanes = 5, 2 })
 		all := p.store("orders", b.letters("", 40)...)
