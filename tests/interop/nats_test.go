@@ -339,7 +339,7 @@ type ending struct {
 
 func (e *ending) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	for _, end := range []context.Context{ctx, e.lost} {
-		context.AfterFunc(end, func() { _ = e.Close() })
+		context.AfterFunc(end, func() { _ = e.Close() }) //nolint:contextcheck // the connection may end before the caller
 	}
 	return e.Subscriber.Subscribe(context.WithoutCancel(ctx), topic)
 }
