@@ -337,9 +337,10 @@ type ending struct {
 	lost context.Context //nolint:containedctx // it ends with a connection
 }
 
+//nolint:contextcheck // the connection may end before the caller
 func (e *ending) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	for _, end := range []context.Context{ctx, e.lost} {
-		context.AfterFunc(end, func() { _ = e.Close() }) //nolint:contextcheck // the connection may end before the caller
+		context.AfterFunc(end, func() { _ = e.Close() })
 	}
 	return e.Subscriber.Subscribe(context.WithoutCancel(ctx), topic)
 }
