@@ -116,7 +116,7 @@ func (l *Leases) consumer(config LeaseConfig) (*leaseConsumer, error) {
 				"other's messages for duplicates: give each its own Consumer", config.Name, known.config.Handler, config.Handler)
 		}
 		if known.config.Key.source != config.Key.source {
-			return nil, fmt.Errorf("inbox: consumer %q: %w from %s to %s: give it a new Epoch",
+			return nil, fmt.Errorf("inbox: consumer %q: %w from %s to %s within this process: give it the same Key everywhere",
 				config.Name, ErrKeyChanged, known.config.Key.source, config.Key.source)
 		}
 		sharing = known.turns

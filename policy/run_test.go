@@ -106,8 +106,9 @@ func TestRunRefusesAnotherKey(t *testing.T) {
 	feed.Send(t, msg)
 	require.True(t, rig.Answer(t, msg))
 	require.EqualError(t, startError(t, start("payload")),
-		`consumers.billing: inbox: consumer "billing": the consumer's key changed from uuid to payload: `+
-			"its claims are stored under the old key, so set Epoch to 1 to begin anew, with FormerKey to forget nothing, or put the old key back")
+		`consumers.billing: inbox: consumer "billing": the consumer's key changed from uuid to payload, `+
+			"and epoch 0 knows messages by the old one: put the old key back, or set Epoch to 1, and FormerKey to the old key: "+
+			"without FormerKey, what comes again is handled again")
 }
 
 // A handler that is added later is compared with the policy at its first message.

@@ -146,9 +146,17 @@ func (g *Registered) sameKey(row Consumer) error {
 		return fmt.Errorf("%w: FormerKey is %s, and epoch %d has %s: give FormerKey that one",
 			ErrKeyChanged, g.self.KeySource, g.self.Epoch, row.KeySource)
 	}
-	return fmt.Errorf("%w from %s to %s: its claims are stored under the old key, "+
-		"so set Epoch to %d to begin anew, with FormerKey to forget nothing, or put the old key back",
-		ErrKeyChanged, row.KeySource, g.self.KeySource, g.self.Epoch+1)
+	err := fmt.Errorf("%w from %s to %s, and epoch %d knows messages by the old one", ErrKeyChanged, row.KeySource, g.self.KeySource, g.self.Epoch)
+	switch next := g.self.Epoch + 1; {
+	case row.IsOfLeases():
+		return fmt.Errorf("%w: put the old key back, or set Epoch to %d, which forgets them: what comes again is handled again", err, next)
+	case g.self.Epoch == 0:
+		return fmt.Errorf("%w: put the old key back, or set Epoch to %d, and FormerKey to the old key: without FormerKey, "+
+			"what comes again is handled again", err, next)
+	default:
+		return fmt.Errorf("%w: put the old key back, or set Epoch to %d, and FormerKey to the old key, which finds what epoch %d handled: "+
+			"what only an older epoch handled is handled again if it comes again", err, next, g.self.Epoch)
+	}
 }
 
 // settle records the consumer's settings if the row has others. It leaves a longer retention in place that a
